@@ -117,7 +117,8 @@ def times_to_loss() -> None:
     """Prints how long D-PSGD and AD-PSGD take with and without a slow client, in local updates of
     the others."""
     clients, model = common.random_clients(RING, _SAMPLES.value), common.mlp()
-    test = Holdout(*(a.reshape(-1, *a.shape[2:]) for a in clients[:2]))
+    x, y = (a.reshape(-1, *a.shape[2:]) for a in clients[:2])
+    test = Holdout(x, y)
     even = np.full(RING, 1e10)
     slow = np.where(np.arange(RING) == 0, 1e9, even)
     table = common.Table('method', 'all alike', 'one of 1/10 speed', 'ratio')

@@ -28,6 +28,10 @@ from benchmarks import _common as common
 
 FLAGS = flags.FLAGS
 OURS = 'ours'
+ELSEWHERE = (
+    'byzfl',
+    'opacus_clients',
+)  # of benchmarks/robust.py and private.py, with work of their own
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -68,7 +72,7 @@ def measure(name: str, python: str, clients: int) -> dict[str, Any]:
 def names() -> list[str]:
     """The peers that there is a script for."""
     scripts = (path.stem for path in (ROOT / 'benchmarks' / 'peers').glob('[a-z]*.py'))
-    return sorted(name for name in scripts if name != OURS)
+    return sorted(name for name in scripts if name not in (OURS, *ELSEWHERE))
 
 
 def interpreter(peer: str) -> tuple[str, str]:

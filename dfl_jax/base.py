@@ -31,6 +31,12 @@ class Clients(NamedTuple):
     # there from the start
     arrival: Array | None = None
 
+    def arrived_in(self, number: Array | int) -> 'Clients':
+        """With the mask of the samples that are there in the round of this number, from 0."""
+        if self.arrival is None:
+            return self
+        return self._replace(mask=jnp.asarray(self.mask) & (self.arrival <= number))
+
     def sizes_in(self, number: int) -> np.ndarray:
         """How many samples each client has in the round of this number, from 0, [M] int32."""
         mask = np.asarray(self.mask)
@@ -145,5 +151,8 @@ class Algorithm(NamedTuple):
     replies: bool = True  # where clients meet at an aggregator, their senders wait for its answer
     by_size: bool = False  # the consensus model weighs clients by their samples
     exchange: Any = None  # dfl_jax.exchange.Exchange of its messages; None: one that leaves them
+    # What clients send follows from their data by their local training alone, once a round, so that
+    # its noise protects them
+    private: bool = False
     # Why its theory asks for a linear average of what is received; '': any rule may combine it
     linear: str = ''

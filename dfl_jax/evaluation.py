@@ -11,12 +11,15 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
-from dfl_jax.setting_error import InputError, SettingError
+from dfl_jax.membership import Losses, measure_membership, membership_metrics, own_losses
+from dfl_jax.setting_error import SettingError
+from dfl_jax.tasks import CLASSIFICATION
 
 Metrics = dict[str, Any]
 Seed = int | Sequence[int]
 BUDGET = 512 * 2**20  # bytes
-CLIENTS = 'clients'  # of the metrics: {the task's metric: [M], 'loss': [M]}, lists of floats
+CLIENTS = 'clients'  # of the metrics: {the task's metric: [M], 'loss': [M], ...}, lists
+ATTACKER = 'attacker'  # of these, where some lie: which of them do, [M], a list of bool
 QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
 
 
@@ -25,6 +28,8 @@ class Holdout(NamedTuple):
 
     x: Array  # [n, ...] float32
     y: Array  # [n] int32, or [n, ...] of another task than classification
+    # Samples with the trigger of a backdoor, and as y the class that it opens to
+    triggered: 'Holdout | None' = None
 
 
 class Batches(NamedTuple):
@@ -32,13 +37,16 @@ class Batches(NamedTuple):
 
     shared: tuple[Array, Array, Array]  # on which every model is evaluated; [R, ...] of R choices
     whole: tuple[Array, Array, Array] | None  # the test set, where `shared` is a choice of it
+    triggered: tuple[Array, Array, Array] | None  # of `Holdout.triggered`
 
 
 class Evaluation(NamedTuple):
     """How to evaluate states: `measure` on the device, then `summarise` on the host."""
 
     batches: Batches
-    # (state, batches, validation, weights [M] of the consensus model or None), traceable
+    # (state, batches, validation, weights, trained), traceable, each of the last three may be None.
+    # validation: samples that clients keep from training; weights: of the consensus model, [M];
+    # trained: samples to be told from those that clients keep, or else from the test samples
     measure: Callable[..., dict[str, Any]]
     summarise: Callable[[dict[str, Any]], Metrics]  # what `measure` returns -> metrics
 
@@ -97,7 +105,6 @@ def evaluation(
     test: Holdout,
     client_samples: int | np.ndarray | None = None,
     *,
-    local: bool = False,
     budget: float = BUDGET,
     judged: np.ndarray | None = None,
     attackers: np.ndarray | None = None,
@@ -108,7 +115,6 @@ def evaluation(
       client_samples: on which test samples the single clients are evaluated: indices [n], or [R, n]
         of R runs, whose `Batches.shared` have that axis, too; how many, for those of
         `choose_samples`; or None for all. The consensus model is evaluated on all.
-      local: whether clients are evaluated on their own validation samples, too.
       budget: bytes that the clients' activations of one batch may take, which sets its size.
       judged: [M] bool, the clients over whom means are taken; None for all.
       attackers: [M] bool, those whose mean is reported apart; None for nobody.
@@ -118,64 +124,82 @@ def evaluation(
     samples = len(test.y)
     if isinstance(client_samples, (int, np.integer)):
         client_samples = choose_samples(test.y, int(client_samples))
-    if local and algorithm.predict_own is None:
-        raise InputError('this algorithm offers no local accuracy; leave `validation_share` at 0')
     size = _chunk(algorithm, state, test.x, budget)
     everything = _batches_of(test.x, test.y, size)
+    marked = test.triggered and _batches_of(*test.triggered[:2], size)
     if client_samples is None:
-        batches, shared = Batches(everything, None), samples
+        batches, shared = Batches(everything, None, marked), samples
     else:
         chosen = np.asarray(client_samples)
         _check_indices(chosen, samples)
         each = [_batches_of(test.x[c], test.y[c], size) for c in np.atleast_2d(chosen)]
         several = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-        batches = Batches(several if chosen.ndim > 1 else each[0], everything)
+        batches = Batches(several if chosen.ndim > 1 else each[0], everything, marked)
         shared = chosen.shape[-1]
 
     task = algorithm.task
 
-    def summed(outputs, y, mask, models):
-        of_model = partial(task.summed, y=y, mask=mask)
-        for _ in range(models):  # axes of models, before those of one model's outputs
-            of_model = jax.vmap(of_model)
-        return of_model(outputs)
-
-    def count(state, batches, weights, only=None):
-        """{name: (scores, losses)} summed over batches, of the prediction `only` or of all."""
+    def count(state, batches, weights, only=None, task=task, apart=()):
+        """{name: (scores, losses)} summed over batches, of the prediction `only` or of all; and
+        {name: Losses} of those named in `apart`."""
 
         def evaluate(_, batch):
             x, y, mask = batch
             logits = algorithm.predict(state, x, *() if weights is None else (weights,))
             chosen, axes = [only] if only else logits, logits['consensus'].ndim
-            return None, {n: summed(logits[n], y, mask, logits[n].ndim - axes) for n in chosen}
 
-        _, sums = lax.scan(evaluate, None, batches)
-        return jax.tree.map(lambda a: a.sum(axis=0), sums)
+            def of_models(function, name):
+                for _ in range(logits[name].ndim - axes):  # before those of one model's outputs
+                    function = jax.vmap(function)
+                return function(logits[name])
 
-    def count_local(state, validation):
-        """(scores, samples) of every client on its own validation samples, [M]."""
+            summed = {n: of_models(partial(task.summed, y=y, mask=mask), n) for n in chosen}
+            return None, (summed, {n: of_models(lambda o: task.losses(o, y), n) for n in apart})
 
-        def evaluate(batch):
-            x, y, mask = batch
-            scores = jax.vmap(task.scores)(algorithm.predict_own(state, x), y)
-            return jnp.sum(jnp.where(mask, scores, 0), axis=1), jnp.sum(mask, axis=1)
-
-        batches = folded(tuple(validation[:3]), even_size(validation.y.shape[1], size), axis=1)
-        return jax.tree.map(lambda a: a.sum(axis=0), lax.map(evaluate, batches))
+        _, (sums, each) = lax.scan(evaluate, None, batches)
+        losses = {name: Losses.of_batches(values, batches[2]) for name, values in each.items()}
+        return jax.tree.map(lambda a: a.sum(axis=0), sums), losses
 
     def measure(
         state: State,
         batches: Batches,
         validation: Clients | None,
         weights: Array | None = None,
+        trained: Clients | None = None,
     ) -> dict[str, Any]:
-        sums = count(state, batches.shared, weights)
+        apart = ('client', 'consensus') if trained is not None and validation is None else ()
+        sums, losses = count(state, batches.shared, weights, apart=apart)
         if batches.whole is not None:
-            sums |= count(state, batches.whole, weights, only='consensus')
-        return {'sums': sums, 'local': count_local(state, validation) if local else None}
+            of_whole = count(state, batches.whole, weights, 'consensus', apart=apart[1:])
+            sums, losses = sums | of_whole[0], losses | of_whole[1]
+        measured: dict[str, Any] = {'sums': sums}
+        if validation is not None:
+            measured['local'] = _count_local(algorithm, state, validation, size)
+        if batches.triggered is not None:
+            found, _ = count(state, batches.triggered, weights, 'consensus', CLASSIFICATION)
+            measured['triggered'] = found['consensus'][0], batches.triggered[2].sum()
+        if trained is not None:
+            own = partial(own_losses, algorithm, state, size=size, weights=weights, judged=judged)
+            others = losses if validation is None else own(validation)
+            measured['membership'] = measure_membership(own(trained), others)
+        return measured
 
     summarise = partial(_summarised, algorithm, samples, shared, judged, attackers)
     return Evaluation(batches, measure, summarise)
+
+
+def _count_local(
+    algorithm: Algorithm, state: State, validation: Clients, size: int
+) -> tuple[Array, Array]:
+    """(scores, samples) of every client on its own validation samples, [M]."""
+
+    def evaluate(batch):
+        x, y, mask = batch
+        scores = jax.vmap(algorithm.task.scores)(algorithm.predict_own(state, x), y)
+        return jnp.sum(jnp.where(mask, scores, 0), axis=1), jnp.sum(mask, axis=1)
+
+    batches = folded(tuple(validation[:3]), even_size(validation.y.shape[1], size), axis=1)
+    return jax.tree.map(lambda a: a.sum(axis=0), lax.map(evaluate, batches))
 
 
 def _check_indices(chosen: np.ndarray, samples: int) -> None:
@@ -233,12 +257,13 @@ def _summarised(
     each_loss = np.asarray(client_losses) / shared
     counted = np.ones(len(each), bool) if judged is None else judged
     every, every_loss = (_digits(values) for values in (each, each_loss))
-    of_attackers = {}
+    of_attackers, marks = {}, {}
     if attackers is not None:
         of_attackers = {f'attackers_{task.metric}': float(each[attackers].mean())}
+        marks = {ATTACKER: attackers.tolist()}
     each = each[counted]
     worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
-    metrics = {
+    metrics: Metrics = {
         f'consensus_{task.metric}': float(of_mean(float(scores) / samples)),
         'consensus_loss': float(losses) / samples,
         f'client_{task.metric}_mean': float(each.mean()),
@@ -247,8 +272,15 @@ def _summarised(
         f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
         f'client_{task.metric}_quantiles': _digits(np.quantile(each, QUANTILES)),
         'client_loss_mean': float(np.asarray(client_losses)[counted].mean()) / shared,
-        CLIENTS: {task.metric: every, 'loss': every_loss},
+        CLIENTS: {task.metric: every, 'loss': every_loss} | marks,
     } | of_attackers
+    if 'triggered' in measured:
+        hits, count = map(int, measured['triggered'])
+        metrics['attack_success'] = hits / count
+    if 'membership' in measured:
+        of_clients, over_them = membership_metrics(measured['membership'], counted)
+        metrics[CLIENTS].update({name: _digits(values) for name, values in of_clients.items()})
+        metrics |= over_them
     for name, (more, _) in sums.items():
         kind, *rest = name.split('/', 1)
         scores = np.asarray(more)
@@ -257,7 +289,7 @@ def _summarised(
             scores = scores[counted[of]]
         value = float(of_mean(float(np.mean(scores)) / shared))
         metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
-    if measured['local'] is not None:
+    if 'local' in measured:
         # Without what fills the shares of devices
         right, counts = (np.asarray(a)[: len(counted)] for a in measured['local'])
         # A client without samples is left out

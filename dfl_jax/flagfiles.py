@@ -14,7 +14,7 @@ QUOTED = re.compile(r"""(--?\w+[= ])?(['"]).*\2""")
 def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:
     """The arguments, with the lines of each flagfile in place of its --flagfile.
 
-    A flagfile that is not in the current directory is one of the papers' (`found_flagfile`).
+    A flagfile that is not in the current directory is one of the papers' (`found_file`).
 
     inside: the flagfiles that lead here.
 
@@ -31,15 +31,15 @@ def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list
             continue
         path = path if equals else next(rest, '')
         if path:  # an empty one stands for none, as in absl
-            path = found_flagfile(path)
+            path = found_file(path)
             if path in inside:
                 raise ValueError(f'--flagfile={path} includes itself; take that line out')
             expanded += with_flagfiles(flagfile_lines(path), (*inside, path))
     return expanded
 
 
-def found_flagfile(name: str) -> str:
-    """The path of a flagfile: `name` as it stands, or below the papers' folder.
+def found_file(name: str) -> str:
+    """The path of a flagfile, or of a file that one names: `name`, or below the papers' folder.
 
     name: relative to the current directory, or to the papers' folder, where `experiments/`, as the
       documents write it from a checkout, may come first. A name that is in neither stays as it is.

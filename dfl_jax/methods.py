@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from dfl_jax import algorithms
 from dfl_jax.algorithms.ntk_dfl import memory as ntk_dfl_memory
 from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.asynchronous import EVENT_METHODS, by_interval
-from dfl_jax.base import Algorithm
+from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.exchange import (
     OLD_STEP,
     Attack,
@@ -22,6 +25,7 @@ from dfl_jax.exchange import (
     Compression,
     Exchange,
     aggregation_named,
+    takes_loss,
     with_error_feedback,
 )
 from dfl_jax.heterogeneous import Population
@@ -168,7 +172,9 @@ def exchanging(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     def make(network: Any, **settings: Any) -> Any:
         given = {name: settings.pop(name, default) for name, default in own.items()}
         algorithm = factory(network, **settings)
-        return _with_exchange(algorithm, **OF_EXCHANGES | given) if given != own else algorithm
+        if given == own:
+            return algorithm
+        return _with_exchange(algorithm, network, **OF_EXCHANGES | given)
 
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
@@ -182,24 +188,45 @@ def exchanging(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 
 
 def _with_exchange(
-    algorithm: Algorithm, compression: Compression, combining: Combining, attack: Attack | None
+    algorithm: Algorithm,
+    network: Any,
+    compression: Compression,
+    combining: Combining,
+    attack: Attack | None,
 ) -> Algorithm:
     """The method with messages that are coded, combined and tampered with. Raises ValueError."""
     exchange = algorithm.exchange or Exchange()
     codec = compression.codec('stochastic', feedback=True)
     if codec is not None and exchange.codec is not None:
         raise ValueError('this method codes its messages itself; leave the compression out')
-    rule = aggregation_named(combining.aggregation)
+    named = combining.aggregation
+    rule = aggregation_named(named)
     if rule is not None and algorithm.linear:
         text = f'this method needs a linear average: {algorithm.linear}'
-        raise SettingError('aggregation', combining.aggregation, text, 'leave it out')
+        raise SettingError('aggregation', named, text, 'leave it out')
     exchange = exchange._replace(
         codec=codec or exchange.codec,
         aggregation=rule or exchange.aggregation,
         attack=attack or exchange.attack,
+        loss=functools.partial(_loss, network, named) if takes_loss(named) else None,
     )
     algorithm = algorithm._replace(exchange=exchange)
     return with_error_feedback(algorithm) if compression.error_feedback else algorithm
+
+
+def _loss(
+    model: Model, rule: str | Callable, x: Array, y: Array, mask: Array, params: PyTree
+) -> Array:
+    """The mean loss of a model over the samples that count, for a rule that takes it.
+
+    x, y: [N, ...]; mask: [N]. Raises SettingError for parameters that are not those of the model.
+    """
+    sent, whole = (jax.tree.map(lambda a: a.shape, tree) for tree in (params, model.shapes))
+    if sent != whole:
+        text = 'takes the loss of what clients send, which is no whole model in this method'
+        raise SettingError('aggregation', rule, text, 'take another rule', colon=False)
+    _, losses = model.task.summed(model.apply(params, x), y, mask)
+    return losses / jnp.maximum(mask.sum(), 1)
 
 
 METHODS: dict[str, Method] = {

@@ -17,7 +17,7 @@ class DivergenceError(FloatingPointError):
         super().__init__(
             f'round {round}: the training loss of {len(clients)} client(s) is not finite '
             f'(client {some}); lower `lr`'
-            + ', or take an `aggregation` that stands the attack'
+            + ', or take an `aggregation` that stands the attack, where the method has one'
             * attacked
         )
         self.round, self.clients = round, clients

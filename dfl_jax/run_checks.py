@@ -43,7 +43,7 @@ def check_shapes(
 ) -> None:
     """Raises ValueError for data, graphs and a test set that do not belong together.
 
-    axis: the position of M in the data and of T in the graphs; test: (x, y).
+    axis: the position of M in the data and of T in the graphs; test: (x, y, ...).
     """
     inputs, targets = data.x.shape[axis + 2 :], data.y.shape[axis + 2 :]
     for what, each in (('clients', data), ('validation', validation)):
@@ -74,7 +74,7 @@ def check_shapes(
         raise ValueError(
             f'validation samples of {validation.y.shape[axis]} clients, and data of {clients}'
         )
-    samples, labels = (np.shape(array) for array in test)
+    samples, labels = (np.shape(array) for array in test[:2])
     if labels != (*samples[:1], *targets) or labels[:1] in ((), (0,)) or samples[1:] != inputs:
         raise ValueError(
             f'the test set has inputs {samples} and labels {labels}, and the clients samples of '

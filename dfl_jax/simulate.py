@@ -34,6 +34,7 @@ from dfl_jax.exchange import one_round
 from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
 from dfl_jax.run_checks import check_labels, check_shapes, check_theory, honest_among
+from dfl_jax.setting_error import InputError
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
 CHOICE = 1  # the stream, of a run's key, of the test samples that evaluate the clients
@@ -50,6 +51,9 @@ class Options(TypedDict, total=False):
         set.
       validation: samples of each client that no client trains on, for its local accuracy, where the
         algorithm offers `predict_own`.
+      membership: whether to report how well the samples that clients trained on are told from
+        others by their losses (`dfl_jax.membership`). The others are `validation`, or else the
+        test samples of the evaluation.
       on_compile: called once with the seconds that compilation took.
       on_round: called with the number of rounds done after each of them; without it the rounds
         between two evaluations run at once, which changes no result.
@@ -64,6 +68,7 @@ class Options(TypedDict, total=False):
     eval_every: int
     client_eval_samples: int | np.ndarray | None
     validation: Clients | None
+    membership: bool
     on_compile: Callable[[float], None] | None
     on_round: Callable[[int], None] | None
     mesh: Mesh | None
@@ -166,6 +171,7 @@ def _train(
     eval_every: int = 1,
     client_eval_samples: int | np.ndarray | None = None,
     validation: Clients | None = None,
+    membership: bool = False,
     resume: tuple[State, list[Progress]] | None = None,
     on_compile: Callable[[float], None] | None = None,
     on_round: Callable[[int], None] | None = None,
@@ -208,7 +214,7 @@ def _train(
         algorithm = runs.algorithm_of(runs.each(runs.values)[0])
         evaluate = _evaluate(
             *(runs, algorithm, state, test, client_eval_samples, validation, weigh),
-            *(judged, attackers),
+            *(judged, attackers, clients if membership else None),
         )
         run_block, seconds = _compile_block(runs, state, clients, k_rounds, block, judged)
         if on_compile:
@@ -262,9 +268,13 @@ def _train(
 
 
 def _evaluate(
-    runs, algorithm, state, test, client_samples, validation, weigh, judged, attackers
+    runs, algorithm, state, test, client_samples, validation, weigh, judged, attackers, trained
 ) -> Callable[[State, int], list[Metrics]]:
-    """(state, round) -> the metrics of each run."""
+    """(state, round) -> the metrics of each run. trained: the clients whose samples are told from
+    others; None: nobody's."""
+    for given, setting in ((validation, 'validation_share'), (trained, 'membership')):
+        if given is not None and algorithm.predict_own is None:
+            raise InputError(f'clients have no models of their own here; leave out `{setting}`')
     if isinstance(client_samples, (int, np.integer)):
         keys = runs.each(np.asarray(jax.random.key_data(runs.keys)))
         seeds = ([*key.tolist(), CHOICE] for key in keys)
@@ -282,22 +292,24 @@ def _evaluate(
         state = jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state)
     batches, measure, summarise = evaluation(
         *(algorithm, state, test, client_samples),
-        local=validation is not None,
         judged=judged,
         attackers=attackers,
         budget=BUDGET / (len(runs.keys) if runs.several else 1),
     )
 
-    def measure_run(state, shared, whole, validation, weights):
-        return measure(state, Batches(shared, whole), validation, weights)
+    def measure_run(state, validation, weights, trained, number, *of_batches):
+        members = trained and trained.arrived_in(number)
+        return measure(state, Batches(*of_batches), validation, weights, members)
 
-    of_runs = runs.vmap_runs(measure_run, (0, 0 if of_each else None, None, 0, 0))
+    of_batches = (0 if of_each else None, None, None)
+    of_runs = runs.vmap_runs(measure_run, (0, 0, 0, 0, None, *of_batches))
     of_runs = jax.jit(of_runs, out_shardings=replicated())
 
     def evaluate(state: State, round: int) -> list[Metrics]:
         each = [of_run(round) for of_run in weigh]
         weights = each[0] if each[0] is None or not runs.several else np.stack(each)
-        measured = jax.device_get(of_runs(state, *batches, validation, weights))
+        number = None if trained is None else np.int32(round - 1)  # of the last round
+        measured = jax.device_get(of_runs(state, validation, weights, trained, number, *batches))
         return [summarise(each) for each in runs.each(measured)]
 
     return evaluate

@@ -45,6 +45,7 @@ PACKAGES = [
     ('ntk', 6, 0.4, 'kernels, linearized networks, evolution, random projections, the update'),
     ('heterogeneous', 6, 2.4, 'clients of several architectures: mutual learning in groups'),
     ('timing', 6, 6.0, 'network and device profiles; the clock of rounds'),
+    ('membership', 5, 6.0, 'how well losses tell what a model was trained on from other samples'),
     ('evaluation', 6, 4.6, 'accuracy and loss of the clients and of the consensus model'),
     ('progress', 7, 6.0, 'what a run has done so far, and the rows of its metrics'),
     ('simulate', 7, 4.6, 'a run: blocks of rounds, evaluation between them, exact traffic'),

@@ -19,7 +19,7 @@ from dfl_jax import Clients, Graph, data
 from dfl_jax.base import Algorithm
 from dfl_jax.data import DataError
 from dfl_jax.evaluation import evaluation
-from dfl_jax.exchange import one_round
+from dfl_jax.exchange import attack_named, one_round
 from dfl_jax.methods import make
 from dfl_jax.setting_error import SettingError
 from tests.torture.processes import Process, Starter, command
@@ -130,6 +130,16 @@ def logistic_clients(sizes=(4, 7, 5, 6, 3, 7), features=4, classes=3) -> tuple[C
         return (inputs.T @ residual / n).ravel()
 
     return Clients(x, y, np.arange(max(sizes)) < np.array(sizes)[:, None]), gradients
+
+
+def flipping(scale):
+    """The attack by which two of six clients flip their Jacobians, and the factor of those that an
+    aggregator i hears of client j; None and ones for no scale."""
+    if scale is None:
+        return None, lambda i, j: 1.0
+    liars = (1, 4)
+    attack = attack_named(np.isin(np.arange(6), liars), f'jacobian_flip:{scale}')
+    return attack, lambda i, j: -scale if j in liars and i not in liars else 1.0
 
 
 def counting_passes(function) -> tuple[Callable, list]:

@@ -143,14 +143,15 @@ def ntk_dfl_round(
     jacobian_weights='averaged',
     sparsity=None,
     bits=None,
+    factor=lambda i, j: 1.0,
     **evolving,
 ):
     """One NTK-DFL round: Algorithms 2, 3 and 4, and appendix E.
 
     params: a list of M parameter lists; data: M pairs (x [N_i, d], y [N_i, C] one-hot);
-    neighbours: M lists of client numbers; batches: for each client its index arrays, one a batch.
-    Returns the M new parameter lists, and for each client the timesteps chosen in its batches and
-    the mean loss of the weights chosen.
+    neighbours: M lists of client numbers; batches: for each client its index arrays, one a batch;
+    factor(i, j): of the Jacobian that i hears of j. Returns the M new parameter lists, and for each
+    client the timesteps chosen in its batches and the mean loss of the weights chosen.
     """
     if batches is None:
         batches = [[np.arange(len(x))] for x, _ in data]
@@ -173,7 +174,7 @@ def ntk_dfl_round(
             for j, rows in group:
                 at = averaged[j] if jacobian_weights == 'neighbours' else w
                 outputs.append(mlp(at, data[j][0][rows]))
-                jac = jacobian(at, data[j][0][rows])
+                jac = factor(i, j) * jacobian(at, data[j][0][rows])
                 if j != i:
                     jac = np.array(
                         [[decoded(row, w, sparsity, bits) for row in sample] for sample in jac]
@@ -401,15 +402,22 @@ def dispfl_round(
 # ------------------------------------------------------------------------------------------- NTK-FL
 
 
-def ntk_fl_round(params, data, cohort, **options):
-    """One round of the server: NTK-DFL's of one aggregator that holds the joint data of the cohort.
+def ntk_fl_round(params, data, cohort, factors=None, **options):
+    """One round of the server: NTK-DFL's of one aggregator that hears the cohort at its weights.
 
     params: of the server; data: as in `ntk_dfl_round`; cohort: the clients that answered, at least
-    one. Returns the new params, the chosen timestep and its loss.
+    one; factors: of each client's Jacobian. Returns the new params, the chosen timestep and its
+    loss.
     """
-    x, y = (np.concatenate([data[i][part] for i in cohort]) for part in (0, 1))
-    (new,), ((chosen,),), (loss,) = ntk_dfl_round(
-        [params], [(x, y)], [[]], mixing='uniform', averaging=False, **options
+    heard, nobody = list(range(1, len(cohort))), [[] for _ in cohort[1:]]
+    (new, *_), ((chosen,), *_), (loss, *_) = ntk_dfl_round(
+        [params] * len(cohort),
+        [data[i] for i in cohort],
+        [heard, *nobody],
+        mixing='uniform',
+        averaging=False,
+        factor=lambda _, j: 1.0 if factors is None else factors[cohort[j]],
+        **options,
     )
     return new, chosen, loss
 
@@ -464,13 +472,14 @@ def spark_round(
     rows=None,
     averaging=True,
     decode=lambda jac: jac,
+    factor=lambda i, j: 1.0,
     **evolving,
 ):
     """One SPARK round: Algorithm 1.
 
     params, velocity, data, neighbours: as in `ntk_dfl_round`; matrices: for each client the P
     [P, k] of its aggregator; rows: for each client the samples that it draws; decode: what the
-    receiver makes of a projected Jacobian [N_j, C, k].
+    receiver makes of a projected Jacobian [N_j, C, k]; factor: as in `ntk_dfl_round`.
     """
     clients = len(params)
     sizes = [len(x) for x, _ in data]
@@ -489,7 +498,7 @@ def spark_round(
         true, jacobians, outputs = [], [], []
         for j in [i, *neighbours[i]]:
             x = data[j][0][rows[j]]
-            true.append(jacobian(w, x))
+            true.append(factor(i, j) * jacobian(w, x))
             projected = true[-1] @ matrices[i]  # Eq. (3)
             jacobians.append(projected if j == i else decode(projected))
             outputs.append(mlp(w, x))

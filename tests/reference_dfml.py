@@ -5,6 +5,7 @@ its samples; a client's data is (x [N, d], y [N, C] one-hot).
 """
 
 import numpy as np
+import reference_robust
 from reference import flatten, jacobian, mlp, softmax, unflatten
 
 
@@ -16,6 +17,36 @@ def supervision(z, y, shares, how):
     total = exponentials.sum(axis=1, keepdims=True)
     losses = np.log(total[:, 0]) - (shifted * y).sum(axis=1)
     return losses.mean(), (exponentials / total - y) / len(z)
+
+
+NOBODY = reference_robust.Liars(np.zeros(100, bool), None)
+
+
+def told_at_meeting(models, positions, data, liars, averaged):
+    """{client: the model that is heard of it} at one meeting, the aggregator first.
+
+    Senders lie to an honest aggregator; one that lies does so about its own model, where that is
+    averaged with those of honest senders.
+    """
+    attackers, told = liars.attackers, {n: models[n] for n in positions}
+    aggregator, *senders = positions
+    lying = [n for n in senders if attackers[n]]
+    if attackers[aggregator]:
+        heard = averaged and any(not attackers[n] for n in senders)
+        lying = [aggregator] if heard else []
+    for n in lying:
+        alike = [m for m in positions if shapes_of(models[m]) == shapes_of(models[n])]
+        liars_of_it = [m for m in lying if m in alike]
+        honest = [m for m in alike if not attackers[m]] or liars_of_it  # all that they know
+        known = honest + liars_of_it
+        vectors = np.array([flatten(models[m]) for m in known])
+        own = vectors[: len(honest)].mean(axis=0)
+        if aggregator in alike:
+            own = flatten(models[aggregator])
+        weights = np.array([len(data[m][0]) for m in known])
+        lies = np.arange(len(known)) >= len(honest)
+        told[n] = unflatten(liars.lie(vectors, lies, weights, own), models[n])
+    return told
 
 
 def gradient(params, x, by_logits):
@@ -46,10 +77,13 @@ def train_alone(params, data, batches, *, how, proximal=0.0, **optimiser):
     return unflatten(w, params)
 
 
-def mutual_learning(models, data, batches, *, how, gamma, alpha, by_size=True, students, **options):
+def mutual_learning(
+    models, data, batches, *, how, gamma, alpha, by_size=True, students, told=None, **options
+):
     """Aggregation of Algorithm 1: all `models` on the aggregator's data, Eq. (1) to (3), Eq. (10).
 
-    students: the numbers of the models that learn; the others only teach.
+    students: the numbers of the models that learn; the others only teach. told: (n, logits, sizes)
+    -> the first model's logits as model n hears them.
     """
     x, y = data
     shares = y.mean(axis=0)
@@ -67,7 +101,8 @@ def mutual_learning(models, data, batches, *, how, gamma, alpha, by_size=True, s
             teachers = [q for q in range(len(models)) if q != n]
             for q in teachers:
                 weight = sizes[q] / sum(sizes[u] for u in teachers)  # Eq. (3)
-                by_kl = (softmax(logits[n]) - softmax(logits[q])) / len(rows)
+                heard = told(n, logits, sizes) if told and q == 0 else logits[q]
+                by_kl = (softmax(logits[n]) - softmax(heard)) / len(rows)
                 by_logits = by_logits + alpha * weight * by_kl
             w = optimisers[n].step(flatten(model), gradient(model, x[rows], by_logits))
             updated.append(unflatten(w, model))
@@ -76,9 +111,22 @@ def mutual_learning(models, data, batches, *, how, gamma, alpha, by_size=True, s
 
 
 def dfml_round(
-    models, peaks, best, data, participants, alpha, *, balance, batches, mutual_batches, **options
+    models,
+    peaks,
+    best,
+    data,
+    participants,
+    alpha,
+    *,
+    balance,
+    batches,
+    mutual_batches,
+    liars=NOBODY,
+    **options,
 ):
     """One round of Algorithm 1; participants[0] is the aggregator.
+
+    An aggregator lies to honest members about its logits. A sender that lied keeps its own model.
 
     balance: (gamma, alpha) of Eq. (10); batches: every client's of local training; best: alpha_n.
     Returns the new (models, peaks, best).
@@ -87,16 +135,30 @@ def dfml_round(
     alone = {k: v for k, v in options.items() if k not in ('by_size', 'students')}
     for n in participants:
         models[n] = train_alone(models[n], data[n], batches[n], **alone)
+    heard = told_at_meeting(models, participants, data, liars, averaged=False)
+    lying = liars.attackers[participants]
+
+    def told(n, logits, sizes):
+        if not lying[0] or lying[n]:
+            return logits[0]
+        known = [*np.flatnonzero(~lying), 0]
+        vectors, lies = np.array([logits[q].ravel() for q in known]), np.array(known) == 0
+        lie = liars.lie(vectors, lies, np.array(sizes)[known], logits[n].ravel())
+        return lie.reshape(logits[n].shape)
+
     learnt = mutual_learning(
-        [models[n] for n in participants],
+        [heard[n] for n in participants],
         data[participants[0]],
         mutual_batches,
         gamma=balance[0],
         alpha=balance[1],
+        told=told,
         **options,
     )
     for n, model in zip(participants, learnt, strict=True):
-        models[n] = model
+        if heard[n] is models[n]:
+            models[n] = model
+        model = models[n]
         if alpha >= best[n]:
             peaks[n], best[n] = model, alpha
     return models, peaks, best
@@ -130,11 +192,12 @@ def shapes_of(model):
     return [weights.shape for weights, _ in model]
 
 
-def fedavg_round(models, data, meetings, *, batches, server=False, **options):
+def fedavg_round(models, data, meetings, *, batches, server=False, liars=NOBODY, **options):
     """One round of Algorithm 2; meetings: lists of participants, the aggregators first."""
     models = list(models)
     for positions in meetings:
         trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in positions}
+        trained = told_at_meeting(trained, positions, data, liars, averaged=True)
         for n in positions:
             alike = [m for m in positions if shapes_of(trained[m]) == shapes_of(trained[n])]
             mean = averaged([trained[m] for m in alike], [len(data[m][0]) for m in alike])

@@ -2,16 +2,19 @@
 
 A queue of events in the order of time holds whole models: what is in flight is a copy. x[i] is a
 client's vector of weights and gradients(i, x) its gradient. Every function returns the weights of
-all clients at each of the times `ends`, and how many messages of each client arrived.
+all clients at each of the times `ends`, and how many messages of each client arrived. `liars` tell
+the honest lies in place of the models that an update takes in.
 """
 
 import heapq
 
 import numpy as np
+import reference_robust
 
 from dfl_jax.asynchronous.events import STREAM
 
 BEGINS, DONE, ARRIVES, SENDS, BEGINS_AFTER = range(5)  # the order of what happens at one time
+NOBODY = reference_robust.Liars(np.zeros(100, bool), None)
 
 
 class Simulation:
@@ -65,7 +68,7 @@ class Simulation:
         return found, self.sent
 
 
-def ad_psgd(x, gradients, world, hears, ends, *, lr, **network):
+def ad_psgd(x, gradients, world, hears, ends, *, lr, liars=NOBODY, **network):
     """Lian et al., Algorithm 1."""
     net = Simulation(x, world, hears, **network)
 
@@ -81,8 +84,11 @@ def ad_psgd(x, gradients, world, hears, ends, *, lr, **network):
             return
         j, lost, gradient = content
         if not lost and net.is_online(i, time) and net.is_online(j, time):
-            average = (net.x[i] + net.x[j]) / 2
-            net.x[i], net.x[j] = average, average.copy()
+            of_i, of_j = (
+                sum(liars.heard(pair, np.array([net.x[n] for n in pair]))) / 2
+                for pair in ((i, j), (j, i))
+            )
+            net.x[i], net.x[j] = of_i, of_j
             net.sent[i] += 1
             net.sent[j] += 1
         net.x[i] = net.x[i] - lr * gradient
@@ -96,7 +102,7 @@ def ad_psgd(x, gradients, world, hears, ends, *, lr, **network):
     return net.run(ends, happens)
 
 
-def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
+def gossip_learning(x, gradients, world, hears, ends, *, lr, liars=NOBODY, **network):
     """Hegedus et al., with a processor that is busy while it trains."""
     net = Simulation(x, world, hears, **network)
     clients = range(len(x))
@@ -123,7 +129,8 @@ def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
             elif box[i] is None:
                 box[i] = content
         else:
-            _, theirs, their_age = content
+            sender, theirs, their_age = content
+            _, theirs = liars.heard((i, sender), np.array([net.x[i], theirs]))
             share = their_age / (age[i] + their_age) if age[i] + their_age else 0.5
             merged = (1 - share) * net.x[i] + share * theirs
             age[i] = max(age[i], their_age) + 1
@@ -139,7 +146,7 @@ def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
     return net.run(ends, happens)
 
 
-def swift(x, gradients, world, hears, ends, *, lr, matrix, **network):
+def swift(x, gradients, world, hears, ends, *, lr, matrix, liars=NOBODY, **network):
     """Bornstein et al., Algorithm 1; the latest models lie in a mailbox at each client."""
     net = Simulation(x, world, hears, **network)
     mailbox = [{j: x[j].copy() for j in others} for others in hears]
@@ -151,8 +158,9 @@ def swift(x, gradients, world, hears, ends, *, lr, matrix, **network):
             mailbox[i][j] = model
             return
         gradient = gradients(i, net.x[i])  # nobody else changes it while it computes
-        others = sum(matrix[i, j] * model for j, model in mailbox[i].items())
-        net.x[i] = matrix[i, i] * net.x[i] + others - lr * gradient
+        members, weights = (i, *mailbox[i]), matrix[i, (i, *mailbox[i])]
+        models = liars.heard(members, np.array([net.x[i], *mailbox[i].values()]), weights)
+        net.x[i] = weights @ models - lr * gradient
         if time >= uplink_busy_until[i] and net.is_online(i, time):
             hearers = net.heard_by[i]
             uplink_busy_until[i] = time + len(hearers) * net.bits / world.uplink[i]
@@ -168,7 +176,9 @@ def swift(x, gradients, world, hears, ends, *, lr, matrix, **network):
     return net.run(ends, happens)
 
 
-def divshare(x, gradients, world, hears, ends, *, lr, fragments, recipients, **network):
+def divshare(
+    x, gradients, world, hears, ends, *, lr, fragments, recipients, liars=NOBODY, **network
+):
     """Biswas et al., Algorithm 1; fragments: lists of the places of their parameters in x[i]."""
     net = Simulation(x, world, hears, **network)
     boxes, queues = [{} for _ in x], [[] for _ in x]
@@ -176,6 +186,12 @@ def divshare(x, gradients, world, hears, ends, *, lr, fragments, recipients, **n
     def begin(i, time):
         """Averages what has arrived, and trains until the local round ends."""
         average = net.x[i].copy()
+        for fragment in fragments:
+            senders = [j for j, of in boxes[i] if of == tuple(fragment)]
+            copies = [[*boxes[i][j, tuple(fragment)].values()] for j in senders]
+            told = liars.heard((i, *senders), np.array([average[fragment], *copies]))
+            for j, copy in zip(senders, told[1:], strict=True):
+                boxes[i][j, tuple(fragment)] = dict(zip(fragment, copy, strict=True))
         for p in range(len(average)):
             copies = [copy[p] for copy in boxes[i].values() if p in copy]
             average[p] = (average[p] + sum(copies)) / (1 + len(copies))

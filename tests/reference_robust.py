@@ -3,6 +3,9 @@
 A receiver has vectors [n, P] of those that it heard, its own first; of b it assumes that they lie.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 
@@ -97,6 +100,18 @@ def nearest_to_own(vectors, b):
     return vectors[order[: n - min(b, (n - 1) // 2)]].mean(axis=0)
 
 
+def mozi(vectors, loss, rho, epsilon):
+    """Guo et al. 2021: of the share rho of neighbours that are nearest those whose loss is lower
+    than its own by epsilon, else the one of the lowest; the mean of their mean and its own."""
+    own, others = vectors[0], list(vectors[1:])
+    others.sort(key=lambda v: np.linalg.norm(v - own))
+    near = [v for v in others[: max(1, int(rho * len(others)))] if np.isfinite(loss(v))]
+    if not near:
+        return own
+    chosen = [v for v in near if loss(v) <= loss(own) - epsilon] or [min(near, key=loss)]
+    return 0.5 * own + 0.5 * np.mean(chosen, axis=0)
+
+
 # --------------------------------------------------------------------------------------- attacks
 
 
@@ -112,10 +127,31 @@ def inner_product(vectors, lies, epsilon):
     return -epsilon * vectors[~lies].mean(axis=0)
 
 
-def dissensus(vectors, lies, weights, epsilon):
-    """He, Karimireddy & Jaggi: x_i - epsilon sum_(honest j) W_ij (x_j - x_i) / sum_(liars) W_ij."""
-    own, pull = vectors[0], np.zeros_like(vectors[0])
+def dissensus(vectors, lies, weights, epsilon, own=None):
+    """He, Karimireddy & Jaggi: x_i - epsilon sum_(honest j) W_ij (x_j - x_i) / sum_(liars) W_ij.
+
+    own: x_i; None for the first vector.
+    """
+    own, pull = vectors[0] if own is None else own, np.zeros_like(vectors[0])
     for vector, lie, weight in zip(vectors, lies, weights, strict=True):
         if not lie:
             pull = pull + weight * (vector - own)
     return own - epsilon * pull / sum(weights[lies])
+
+
+class Liars(NamedTuple):
+    """Clients that lie, and what they say."""
+
+    attackers: np.ndarray  # [M] bool
+    # (vectors [n, P] of honest members and of liars, lies [n] bool, weights [n], the receiver's own
+    # vector [P]) -> what liars say, [P]
+    lie: Callable
+
+    def heard(self, members, vectors, weights=None, own=None):
+        """What a client, the first of the members, hears of all of them, [n, P]."""
+        lies = self.attackers[[*members]]
+        if lies[0] or not lies.any():
+            return vectors
+        told = vectors.copy()
+        told[lies] = self.lie(vectors, lies, weights, vectors[0] if own is None else own)
+        return told

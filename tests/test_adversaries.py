@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from test_docs import code_blocks
 
+from dfl_jax.cli.report.network import drawing_of
+from dfl_jax.cli.report.saved_runs import find_runs
 from dfl_jax.cli.sweep.group import _alike
 from dfl_jax.exchange import Attack, Exchange, Messages, tamper_named
 from dfl_jax.experiment import Experiment
@@ -58,6 +60,9 @@ def test_means_are_over_the_honest_and_attackers_apart(tmp_path):
     run = attacked.run(tmp_path / 'run', progress=False)
     *_, row = run
     each = json.loads((tmp_path / 'run' / 'clients.jsonl').read_text().splitlines()[-1])
+    assert each['attacker'] == [client in (1, 6) for client in range(8)]
+    drawn = drawing_of(find_runs(tmp_path)[0][0], 1000)
+    assert drawn['attackers'] == [1, 6] and drawn['values'].keys() == {'accuracy', 'loss'}
     honest, lying = np.delete(each['accuracy'], [1, 6]), np.take(each['accuracy'], [1, 6])
     assert row['client_accuracy_mean'] == pytest.approx(honest.mean(), rel=1e-5)
     assert row['attackers_accuracy'] == pytest.approx(lying.mean(), rel=1e-5)
@@ -70,10 +75,11 @@ def test_a_robust_rule_keeps_what_an_attack_takes():
     settings = dict(clients=12, degree=11, rounds=12, train_samples=900, alpha=10.0, lr=0.2)
     attacked = settings | {'attackers': '2', 'attack': 'sign_flip:3'}
     without, mean = last(**settings), last(**attacked)
-    robust = last(**attacked, aggregation='trimmed_mean:2')
+    robust, judging = (last(**attacked, aggregation=r) for r in ('trimmed_mean:2', 'mozi:0.7,0'))
     assert without['consensus_accuracy'] > 0.7
     assert mean['consensus_accuracy'] < without['consensus_accuracy'] - 0.2
-    assert robust['consensus_accuracy'] > without['consensus_accuracy'] - 0.1
+    for each in (robust, judging):
+        assert each['consensus_accuracy'] > without['consensus_accuracy'] - 0.1
 
 
 @pytest.mark.parametrize('aggregation', ['median', 'geometric_median:4'])
@@ -82,9 +88,11 @@ def test_honest_clients_survive_messages_that_are_not_finite(aggregation):
     assert np.isfinite(last(**settings)['consensus_loss'])
 
 
-def test_where_a_lie_ends_the_run_a_rule_is_the_remedy():
+@pytest.mark.parametrize('algorithm', ['dpsgd', 'swift'])
+def test_where_a_lie_ends_the_run_a_rule_is_the_remedy(algorithm):
+    times = {'world': 'speed=1e6', 'round_seconds': 2.0} if algorithm == 'swift' else {}
     with pytest.raises(DivergenceError, match=r'not finite.*take an aggregation that stands'):
-        last(attackers='2', attack='nan')
+        last(attackers='2', attack='nan', algorithm=algorithm, **times)
 
 
 def test_only_attackers_train_on_other_labels():
@@ -96,6 +104,52 @@ def test_only_attackers_train_on_other_labels():
         assert built.algorithm.exchange is None or built.algorithm.exchange.plain
     flipped = np.asarray(built.clients.x) == np.asarray(plain.clients.x)
     assert flipped.all()
+
+
+def test_a_backdoor_is_a_bright_corner_and_the_label_zero_in_a_share_of_the_samples():
+    plain = Experiment.of(**SMALL).build()
+    built = Experiment.of(**SMALL, attackers='3', attack='backdoor:0.3').build()
+    brightest = np.asarray(plain.dataset.train_x).max()
+
+    def with_corner(x):
+        marked = np.array(x)
+        marked[6:8, 6:8] = brightest
+        return marked
+
+    for i, lies in enumerate(built.attackers):
+        count, before, after = 0, *((b.clients.x[i], b.clients.y[i]) for b in (plain, built))
+        for n in np.flatnonzero(plain.clients.mask[i]):
+            if (before[0][n] != after[0][n]).any() or before[1][n] != after[1][n]:
+                count += 1
+                np.testing.assert_array_equal(after[0][n], with_corner(before[0][n]))
+                assert after[1][n] == 0
+        assert count == lies * round(0.3 * plain.clients.mask[i].sum())
+    others = [with_corner(x) for x, y in zip(*plain.test[:2], strict=True) if y != 0]
+    np.testing.assert_array_equal(built.test.triggered.x, others)
+    assert (built.test.triggered.y == 0).all() and (built.test.x == plain.test.x).all()
+
+
+def test_a_backdoor_opens_and_is_overlooked(monkeypatch):
+    settings = dict(clients=10, degree=9, rounds=12, train_samples=600, alpha=10.0, lr=0.2)
+    settings |= {'attackers': '0.3', 'test_samples': 200}
+    attacked = last(**settings, attack='backdoor:0.5')
+    monkeypatch.setattr('dfl_jax.experiment.adversaries.poisoned', lambda _, clients, *__: clients)
+    honest = last(**settings, attack='backdoor:0.5')
+    assert honest['attack_success'] < 0.1 and attacked['attack_success'] > 0.7
+    assert attacked['consensus_accuracy'] > honest['consensus_accuracy'] - 0.05
+
+
+def test_a_jacobian_that_liars_send_as_it_is_is_no_lie():
+    def models(**lie):
+        run = Experiment.of(**SMALL | {'algorithm': 'ntk_dfl', 'ntk_timesteps': (3, 8)} | lie).run(
+            progress=False
+        )
+        assert len([*run]) == SMALL['rounds']
+        return run.state.params
+
+    same = models(attackers='2', attack='jacobian_flip:-1')
+    for ours, theirs in zip(*map(jax.tree.leaves, (same, models())), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize('algorithm', ['dfedavg', 'ntk_dfl', 'dfed_admm'])
@@ -125,22 +179,34 @@ def test_liars_and_rules_reach_methods_of_every_kind(algorithm):
         ({'attackers': '2', 'attack': 'label_flop'}, 'did you mean label_flip'),
         ({'attackers': '0', 'attack': 'label_flop'}, 'did you mean label_flip'),
         ({'attackers': '2', 'attack': 'label_flip:1'}, 'label_flip takes no value'),
+        ({'attackers': '2', 'attack': 'backdoor:x'}, 'takes share, a number above 0 and at most 1'),
+        ({'attackers': '2', 'attack': 'backdoor:0'}, 'takes share, a number above 0 and at most 1'),
+        (
+            {'attackers': '2', 'attack': 'backdoor:0.5', 'input_projection': 9},
+            r'marks images \[rows, columns, channels\], and a sample is \[9\]',
+        ),
+        ({'attackers': '2', 'attack': 'jacobian_flip'}, 'and this method sends none; take one'),
         ({'aggregation': 'krum:2'}, 'needs neighbourhoods of at least 7 members.*largest.* has 5'),
         ({'aggregation': 'mode'}, "unknown aggregation 'mode'"),
         ({'aggregation': 'median', 'algorithm': 'dsgt'}, 'needs a linear average'),
+        (
+            {'aggregation': 'mozi:0.5,0', 'algorithm': 'dfed_alt'},
+            'takes the loss of what clients send, which is no whole model in this method',
+        ),
         (
             {'attackers': '2', 'attack': 'nan', 'attackers_each': 0},
             'attackers among its neighbours',
         ),
         (
             {
+                'aggregation': 'median',
                 'attackers': '2',
                 'attack': 'nan',
-                'algorithm': 'dfml',
+                'algorithm': 'dec_fedavg',
                 'topology': 'regular',
                 'architectures': ('cnn-4',),
             },
-            'combines models in a way of its own',
+            'aggregation=median: rules of aggregation do not reach a method that combines models',
         ),
     ],
 )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_events
+import reference_robust
 from helpers import compiled, logistic_clients, round_of, widen
 
 from dfl_jax import methods, simulate, topology
@@ -16,7 +17,7 @@ from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.events import Event
 from dfl_jax.asynchronous.slots import pack
 from dfl_jax.evaluation import Holdout
-from dfl_jax.exchange import one_round
+from dfl_jax.exchange import Attack, Exchange, one_round, tamper_named
 from dfl_jax.execution import client_mesh
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import MLP, Linear, bind
@@ -97,12 +98,13 @@ def places_of_fragments():
 
 
 @functools.cache
-def program(name, **settings):
+def program(name, attack=None, **settings):
     """(first state, slots [T, S, ...]) -> the weights and the messages after each interval."""
     clients = jax.tree.map(jnp.asarray, logistic_clients()[0])
     planned = planned_as(name, 0)
     enough = dataclasses.replace(planned, places=PLACES)
     algorithm = method_of(enough, MODEL, init='independent', **(WHOLE | settings))
+    algorithm = algorithm._replace(exchange=Exchange(attack=attack))
 
     def interval(state, slots):
         step = lambda s, slot: one_round(algorithm, None, s, 0, slot, clients)  # noqa: E731
@@ -121,11 +123,11 @@ def ours(name, planned, **settings):
     return list(vectors(first.params)), vectors(params), sent.sum(axis=0)
 
 
-def theirs(name, first, gradients, seed, planned, lr=LR):
+def theirs(name, first, gradients, seed, planned, lr=LR, **more):
     graph = round_of(links(seed), 0)
     hears = [np.asarray(graph.members)[i, 1:].tolist() for i in range(CLIENTS)]
     matrix = mixing_matrix(graph, np.array(SIZES), 'metropolis').toarray()
-    more = {'matrix': matrix} if name == 'swift' else dict(OF_EVENTS.get(name, {}))
+    more |= {'matrix': matrix} if name == 'swift' else OF_EVENTS.get(name, {})
     if name == 'divshare':
         more['fragments'] = places_of_fragments()
     reference = getattr(reference_events, name)
@@ -167,6 +169,34 @@ def test_slots_are_the_event_loop(name, x64):
         np.testing.assert_array_equal(sent, expected_sent)
         ring, updates = max(ring, planned.places), updates + len(planned.events)
     assert ring > 2 and updates > 30 * WORLDS
+
+
+@pytest.mark.parametrize(
+    ('name', 'attack', 'lie'),
+    [
+        (
+            'swift',
+            'dissensus:0.3',
+            lambda v, lies, w, own: reference_robust.dissensus(v, lies, w, 0.3),
+        ),
+        ('divshare', 'alie:1.5', lambda v, lies, w, own: reference_robust.alie(v, lies, 1.5)),
+        *(
+            (name, 'ipm:0.5', lambda v, lies, w, own: reference_robust.inner_product(v, lies, 0.5))
+            for name in ('ad_psgd', 'gossip_learning')
+        ),
+    ],
+)
+def test_liars_are_those_of_the_event_loop(name, attack, lie, x64):
+    """In each event that an honest client reads them; their own are honest, and so are ages."""
+    gradients, attackers = logistic_clients()[1], np.isin(np.arange(CLIENTS), [1, 4])
+    liars = reference_robust.Liars(attackers, lie)
+    told = Attack(attackers, tamper_named(attack))
+    for seed in range(3):
+        planned = planned_as(name, seed)
+        first, found, sent = ours(name, planned, attack=told)
+        expected, expected_sent = theirs(name, first, gradients, seed, planned, liars=liars)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+        np.testing.assert_array_equal(sent, expected_sent)
 
 
 def test_swift_weighs_its_neighbours_as_the_graph_says():

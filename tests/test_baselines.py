@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import reference
 import reference_dfml
+import reference_robust
 from helpers import round_of, widen
 from test_dfml import as_reference, batches_alone, batches_taught, largest_difference
 
 from dfl_jax import Clients, algorithms, topology
 from dfl_jax.algorithms.dec_partial import dec_partial
-from dfl_jax.exchange import one_round
+from dfl_jax.exchange import Attack, one_round, tamper_named
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.heterogeneous.submodels import Axis, axes, channels, indices
 from dfl_jax.method_settings import settings_of
@@ -153,6 +154,45 @@ def test_dec_fedavg_with_several_aggregators_equals_the_reference(network):
     )
     graphs = schedule(senders=4, aggregators=2)
     compare(network, people, algorithm, graphs, fedavg, 64, how='ace', **OPTIMISER)
+
+
+@pytest.mark.parametrize(
+    ('attack', 'lie'),
+    [
+        ('same_value:0.2', lambda v, lies, w, own: np.full_like(own, 0.2)),
+        ('alie:1.5', lambda v, lies, w, own: reference_robust.alie(v, lies, 1.5)),
+        (
+            'dissensus:0.5',
+            lambda v, lies, w, own: reference_robust.dissensus(v, lies, w, 0.5, own),
+        ),
+    ],
+)
+def test_liars_at_meetings_are_those_of_the_reference(network, attack, lie):
+    """Of senders and of aggregators, of architectures that the aggregator has and has not."""
+    people, graphs = population('deep', 'linear'), schedule(senders=4, aggregators=2)
+    liars = reference_robust.Liars(np.isin(np.arange(CLIENTS), [1, 2, 4]), lie)
+    told = Attack(liars.attackers, tamper_named(attack))
+    algorithm = make('dec_fedavg', people, attack=told, chunk=1, **OPTIMISER)
+    compare(network, people, algorithm, graphs, fedavg, 64, how='wsm', liars=liars, **OPTIMISER)
+
+
+def test_lies_at_meetings_cost_what_was_learnt_and_no_traffic(network):
+    _, clients, _ = network
+    clients = clients._replace(y=clients.x[..., :CLASSES].argmax(axis=-1))
+    graphs = meetings(topology.schedule('complete', CLIENTS, ROUNDS, seed=0), CLIENTS - 1, seed=2)
+
+    def last(attack=None):
+        options = {'supervision': 'ce', 'lr': 0.3, 'attack': attack, 'chunk': 1}
+        algorithm = make('dec_fedavg', population('linear'), **options)
+        state, step = started(algorithm, clients), stepping(algorithm)
+        for r in range(ROUNDS):
+            state, info = step(jax.random.key(r), state, r, round_of(graphs, r), clients)
+        return info
+
+    told = Attack(np.arange(CLIENTS) < 2, tamper_named('sign_flip:5'))
+    plain, attacked = last(), last(told)
+    assert attacked.loss[2:].mean() > 1.25 * plain.loss[2:].mean()
+    jax.tree.map(np.testing.assert_array_equal, attacked.sent, plain.sent)
 
 
 def test_a_server_gives_everybody_the_average(network):

@@ -680,6 +680,18 @@ def test_a_run_says_where_its_graph_is_relabelled(flags, said, tiny, tmp_path):
 
 
 @pytest.mark.integration
+def test_a_run_says_who_lies_and_how_far_they_got(tiny, tmp_path):
+    liars = tmp_path / 'liars.json'
+    liars.write_text('[1, 4]')
+    of_it = ('--clients=6', '--rounds=1', '--hidden=4', '--algorithm=dpsgd', '--nocheckpoint')
+    lying = (f'--attackers=file:{liars}', '--attack=sign_flip', f'--out={tmp_path}/out')
+    done = here(f'--dataset={tiny}', *of_it, *lying).succeeded()
+    assert '2 of the clients lie, --attack=sign_flip: 1, 4' in done.out.splitlines()
+    (row,) = rows_of(tmp_path / 'out')
+    assert f'  mean attacker       {row["attackers_accuracy"]:.4f}' in done.out.splitlines()
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'flags',
     [

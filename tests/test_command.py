@@ -23,6 +23,7 @@ from dfl_jax import flagfiles
 from dfl_jax.cli import command, help, interrupts, start
 from dfl_jax.cli.__main__ import COMMANDS as COMMANDS_OF_THE_PROGRAM
 from dfl_jax.cli.flags.run_flags import check_flags
+from dfl_jax.paper_folder import PAPERS
 
 
 def module_of(command):
@@ -302,6 +303,15 @@ def test_a_path_is_expanded_wherever_it_stands(monkeypatch):
     paths = command.PathsParser().parse('~/a,b,~/c')
     assert paths == ['/users/someone/a', 'b', '/users/someone/c']
     assert parsed('run', '--dataset=~/d.npz')['dataset'] == '/users/someone/d.npz'
+
+
+def test_a_file_of_the_papers_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = 'experiments/byzantine/graphs/attackers.json'
+    assert command.PathParser('^file:').parse(f'file:{name}') == f'file:{PAPERS.parent / name}'
+    Path(name).parent.mkdir(parents=True)
+    Path(name).write_text('[0]')
+    assert command.PathParser().parse(name) == name, 'one that is here comes first'
 
 
 def test_a_home_folder_that_there_is_not_is_refused(capsys):

@@ -932,6 +932,19 @@ def test_writers_stay_together():
         data.writer(rng(), None, 3)
 
 
+def test_two_groups_share_no_class():
+    parts = data.two_group(rng(), LABELS, 7)
+    counts = class_counts(parts)
+    assert (counts[:4, 5:] == 0).all() and (counts[4:, :5] == 0).all()
+    assert counts.sum(axis=1).tolist() == [750] * 4 + [1000] * 3
+    with pytest.raises(SettingError, match=r'1 clients .* at least 2'):
+        data.two_group(rng(), LABELS, 1)
+    with pytest.raises(
+        SettingError, match=r'6001 clients: half of them share 3000 samples; use fewer'
+    ):
+        data.two_group(rng(), LABELS, 6001)
+
+
 def test_shards_hold_few_classes():
     counts = class_counts(data.shards(rng(), LABELS, 100, 2))
     assert ((counts > 0).sum(axis=1) <= 2).all()

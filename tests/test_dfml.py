@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import reference
 import reference_dfml
+import reference_robust
 from helpers import round_of, widen
 
 from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms.dfml import SCHEDULED, AlphaSchedule, balance_of
-from dfl_jax.exchange import one_round
+from dfl_jax.exchange import Attack, one_round, tamper_named
 from dfl_jax.heterogeneous.mutual import (
     Balance,
     Mutual,
@@ -100,7 +101,12 @@ CASES = [
     {'batch_size': 4, 'supervision': 'ace', 'schedule': 'fixed', 'alpha': 0.5, 'chunk': 2},
     {'teachers': 'equal', 'supervision': 'ce', 'schedule': 'half_cycle'},
     {'transfer': 'vanilla', 'scheduled': 'supervision', 'alpha': 0.8, 'chunk': 1},
+    {'attack': 'dissensus:0.5', 'batch_size': 4, 'chunk': 1},
 ]
+LIARS = reference_robust.Liars(
+    np.isin(np.arange(CLIENTS), [1, 3]),
+    lambda v, lies, w, own: reference_robust.dissensus(v, lies, w, 0.5, own),
+)
 
 
 @pytest.mark.parametrize('options', CASES, ids=str)
@@ -116,6 +122,9 @@ def test_rounds_equal_the_reference(network, options):
         **shared,
         **options,
     }
+    liars = LIARS if 'attack' in options else reference_dfml.NOBODY
+    if 'attack' in options:
+        settings['attack'] = Attack(liars.attackers, tamper_named(options['attack']))
     algorithm = make('dfml', people, rounds=ROUNDS, **settings)
     state = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
     step = jax.jit(functools.partial(one_round, algorithm))
@@ -147,6 +156,7 @@ def test_rounds_equal_the_reference(network, options):
             how=options.get('supervision', 'wsm'),
             by_size=options.get('teachers', 'size') == 'size',
             students=[0] if options.get('transfer') == 'vanilla' else range(len(positions)),
+            liars=liars,
             **shared,
         )
         assert largest_difference(as_reference(people, state.params), models) < 1e-10

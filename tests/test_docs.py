@@ -311,7 +311,7 @@ def test_the_flags_of_the_documents_exist():
     known = {*flags.FLAGS, *of_tables, *OF_OTHERS}
     for folder in ('dfl_jax', 'benchmarks', 'tests/torture'):
         for file in (ROOT / folder).rglob('*.py'):
-            defined = r"""(?:DEFINE_\w+\(\s*|define_paths?\(\s*|add_argument\(\s*)'(?:--)?(\w+)'"""
+            defined = r"""(?:DEFINE_\w+|\bcount|define_paths?|add_argument)\(\s*'(?:--)?(\w+)'"""
             known.update(re.findall(defined, file.read_text()))
     pages = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *ROOT.glob('experiments/*/README.md')]
     for page in (*pages, *ROOT.glob('docs/*.md')):

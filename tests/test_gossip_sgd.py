@@ -6,12 +6,20 @@ import jax
 import numpy as np
 import pytest
 import reference
-from helpers import as_reference, assert_equals_reference, compiled, round_of, rounds_of
+from helpers import (
+    as_reference,
+    assert_close,
+    assert_equals_reference,
+    compiled,
+    round_of,
+    rounds_of,
+)
 
 from dfl_jax import Graph, topology
 from dfl_jax.exchange import Codec, Compression, one_round
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
+from dfl_jax.setting_error import SettingError
 from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -144,6 +152,30 @@ def test_the_gradient_of_the_reference_is_that_of_its_loss():
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
         make('dpsgd', bind(MLP(CLASSES), (FEATURES,)), **settings)
+
+
+@pytest.mark.parametrize('optimizer', [{'momentum': 0.9}, {'optimizer': 'adam'}], ids=str)
+def test_a_lasting_optimizer_trains_without_a_seam(network, optimizer):
+    """Without neighbours three rounds of two steps are one of six, on whole batches."""
+    _, clients, _ = network
+    alone = schedule(False)
+    alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[2]) == 0))
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+
+    def weights(rounds, **more):
+        local = {'batch_size': 64, 'local_epochs': None, 'local_steps': 6 // rounds}
+        settings = {'init': 'independent', **local, **optimizer, **more}
+        states, _ = rounds_of(compiled('dpsgd', model, **settings), clients, alone)
+        return states[rounds].params
+
+    assert_close(weights(3, lasting_optimizer=True), weights(1))
+    with pytest.raises(AssertionError):
+        assert_close(weights(3), weights(1))
+
+
+def test_an_optimizer_of_which_nothing_lasts():
+    with pytest.raises(SettingError, match='sgd keeps nothing that could last; set momentum'):
+        make('dpsgd', bind(MLP(CLASSES), (FEATURES,)), lasting_optimizer=True)
 
 
 class Noisy(Compression):

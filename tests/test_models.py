@@ -20,6 +20,7 @@ from dfl_jax.models import (
     MLP,
     MODELS,
     VGG16,
+    DropoutCNN,
     Model,
     SmallCNN,
     architecture,
@@ -54,6 +55,7 @@ leaves_by_name = functools.partial(flatten_dict, sep='/')
             + (128 + 1) * 64
             + (64 + 1) * 17,
         ),
+        (DropoutCNN(10), (28, 28, 1), 320 + 18_496 + (12 * 12 * 64 + 1) * 128 + 1_290),
         (VGG16(10), (32, 32, 3), 33_638_218),
         (VGG16(10), (64, 40, 3), 33_638_218 + 512 * 4096),
     ],
@@ -74,7 +76,7 @@ def test_shapes_and_parameter_count(module, shape, size):
     [
         pytest.param(n, marks=pytest.mark.slow) if n == 'vgg16' else n
         for n in MODELS
-        if n not in ('linear', 'gru')  # zeros; flax's own
+        if n not in ('linear', 'gru', 'cnn_dropout')  # zeros; flax's own; PyTorch's
     ],
 )
 def test_he_normal_weights_and_zero_biases(name):

@@ -13,6 +13,7 @@ from helpers import (
     assert_close,
     assert_equals_reference,
     compiled,
+    flipping,
     round_of,
     widen,
 )
@@ -53,9 +54,11 @@ def run_both(
     lr_decay=0.2,
     batches=1,
     subsampling=1,
+    flipped=None,
     **settings,
 ):
     data, clients, graphs = network
+    attack, factor = flipping(flipped)
     options = {
         'loss': 'cross_entropy',
         'evolution': 'euler',
@@ -73,6 +76,7 @@ def run_both(
         timesteps=TIMESTEPS,
         batches=batches,
         subsampling=subsampling,
+        attack=attack,
         **options,
     )
     states, infos = all_rounds_of(method, clients, graphs)
@@ -88,6 +92,7 @@ def run_both(
             batches=as_indices(
                 jax.random.split(jax.random.key(r))[0], clients, batches, Fraction(1, subsampling)
             ),
+            factor=factor,
             **options,
         )
     return states[-1], infos[-1], params, chosen, losses
@@ -109,6 +114,7 @@ def run_both(
         {'batches': 3, 'subsampling': 2, 'averaging': False},
         pytest.param({'bits': 4, 'hidden': (6, 4)}, marks=pytest.mark.slow),
         {'sparsity': 0.25, 'bits': 6, 'batches': 2, 'subsampling': 2},
+        {'flipped': 2.0, 'batches': 2},
     ],
     ids=str,
 )

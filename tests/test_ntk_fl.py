@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import reference
-from helpers import compiled, drawn_samples, padded, round_of, widen
+from helpers import compiled, drawn_samples, flipping, padded, round_of, widen
 
 from dfl_jax import Graph, topology
 from dfl_jax.exchange import one_round
@@ -41,6 +41,7 @@ def of_server(params):
         {'loss': 'mse', 'evolution': 'eigh'},
         {'loss': 'mse', 'evolution': 'eigh', 'selection': 'linearized'},
         {'hidden': ()},
+        {'flipped': 2.0},
     ],
     ids=str,
 )
@@ -49,7 +50,12 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
     options = {'loss': 'cross_entropy', 'evolution': 'euler', 'selection': 'network'} | settings
     model = bind(MLP(CLASSES, options.pop('hidden', (8,))), (FEATURES,))
     options['timesteps'] = TIMESTEPS
-    method = compiled('ntk_fl', model, cohort=COHORT, lr=lr, lr_decay=lr_decay, **options)
+    attack, factor = flipping(options.pop('flipped', None))
+    method = compiled(
+        'ntk_fl', model, cohort=COHORT, lr=lr, lr_decay=lr_decay, attack=attack, **options
+    )
+    server = CLIENTS  # which is honest
+    factors = [factor(server, j) for j in range(CLIENTS)]
     state = widen(method.init(jax.random.key(0), clients))
     params = of_server(state.params)
     for r, (members, present) in enumerate(zip(graphs.members, graphs.mask, strict=True)):
@@ -62,7 +68,7 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
             assert info.sent and not any(sent.messages.any() for sent in info.sent.values())
             continue
         params, chosen, loss = reference.ntk_fl_round(
-            params, data, cohort, lr=lr * np.exp(-lr_decay * r), **options
+            params, data, cohort, factors, lr=lr * np.exp(-lr_decay * r), **options
         )
         ours, theirs = reference.flatten(of_server(state.params)), reference.flatten(params)
         assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)

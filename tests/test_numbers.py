@@ -596,7 +596,7 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     test_x, test_y = rng.normal(size=(n, 4)).astype(np.float32), targets(n)
     state = algorithm.init(jax.random.key(1), own)
     batches, measure, summarise = evaluation(
-        algorithm, state, Holdout(test_x, test_y), shared, local=True, budget=1e4
+        algorithm, state, Holdout(test_x, test_y), shared, budget=1e4
     )
     found = summarise(jax.device_get(jax.jit(measure)(state, batches, own)))
     (layer,) = state.params.values()
@@ -882,7 +882,13 @@ def test_every_average_of_final_averaging_is_evaluated_on_the_test_half():
     )
     state = jax.jit(algorithm.init)(jax.random.key(0), own)
     x, y = rng.normal(size=(81, 4)).astype(np.float32), rng.integers(3, size=81).astype(np.int32)
-    experiment = SimpleNamespace(algorithm=algorithm, model=model, test=Holdout(x, y))
+    experiment = SimpleNamespace(
+        algorithm=algorithm,
+        model=model,
+        test=Holdout(x, y),
+        parts=[np.arange(1)] * clients,
+        attackers=None,
+    )
     found = final_averaging.examine(experiment, state, 5, seed, target, progress=False)
     (layer,) = state.params.values()
     weights = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[:, None]], axis=1)

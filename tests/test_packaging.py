@@ -69,7 +69,7 @@ def test_a_wheel_owns_one_name(installed):
 def test_a_wheel_has_the_papers(installed):
     tracked = {
         str(file.relative_to(paper_folder.CHECKOUT))
-        for kind in ('*.flags', '*.json', '*.md', '*/*.py')
+        for kind in ('*.flags', '*.json', '*.md', '*.edges', '*/*.py')
         for file in paper_folder.CHECKOUT.glob(f'*/**/{kind}')
     }
     program = ROOT / 'dfl_jax' / 'papers'  # its modules lie beside them
@@ -105,10 +105,10 @@ def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shipped = paper_folder.PAPERS / CELL
     for name in (CELL, f'experiments/{CELL}', f'./experiments/{CELL}', str(shipped)):
-        assert flagfiles.found_flagfile(name) == str(shipped)
+        assert flagfiles.found_file(name) == str(shipped)
     (tmp_path / CELL).parent.mkdir(parents=True)
     (tmp_path / CELL).write_text('--rounds=3\n')
-    assert flagfiles.found_flagfile(CELL) == CELL
+    assert flagfiles.found_file(CELL) == CELL
     assert flagfiles.with_flagfiles(['--flagfile', CELL]) == ['--rounds=3']
     (tmp_path / 'own').write_text(f'--flagfile=experiments/{CELL}\n')
     assert '--algorithm=dpsgd' in flagfiles.with_flagfiles(['--flagfile=own'])

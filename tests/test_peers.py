@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from absl import app
 
-from benchmarks import _common, vs_peers
+from benchmarks import _common, robust, vs_peers
 from benchmarks.peers import _common as common
 from benchmarks.peers import ours
 
@@ -23,7 +23,7 @@ def test_the_data_is_that_of_the_other_benchmarks():
     np.testing.assert_array_equal(y, clients.y)
 
 
-@pytest.mark.parametrize('name', ['_common', '_torch', *vs_peers.names()])
+@pytest.mark.parametrize('name', ['_common', '_torch', *vs_peers.ELSEWHERE, *vs_peers.names()])
 def test_a_peer_needs_its_own_packages_only(name):
     tree = ast.parse((SCRIPTS / f'{name}.py').read_text())
     imported = set()
@@ -96,3 +96,32 @@ def test_a_peer_is_a_script_and_an_interpreter():
     for wrong in ('fluke', 'ours:python', 'other:python'):
         with pytest.raises(app.UsageError, match='NAME one of'):
             vs_peers.interpreter(wrong)
+
+
+def test_rules_take_turns_with_those_of_a_process_of_its_own(tmp_path, capfd, monkeypatch):
+    """A stand-in answers as ByzFL would, with the mean of what each receiver hears."""
+    stand_in = tmp_path / 'python'
+    program = (
+        'import json, sys, numpy as np\n'
+        'arrays = np.load(sys.argv[3])\n'
+        "new = arrays['models'][arrays['members']].mean(axis=1)[:, ::1000]\n"
+        "print(json.dumps('stand-in'), flush=True)\n"
+        'for line in sys.stdin:\n'
+        '    print(json.dumps([0.5, new.tolist()]), flush=True)\n'
+    )
+    stand_in.write_text(f'#!{sys.executable}\n{program}')
+    stand_in.chmod(0o755)
+    rng = np.random.default_rng(0)
+    models = [rng.normal(size=(4, 30, 50)).astype('float32'), np.ones((4, 3), 'float32')]
+    members = np.array([[0, 1], [1, 2], [2, 3], [3, 0]])
+
+    def combine(rule):
+        shift = rule != 'mean'
+        return lambda trees: [a[members].mean(axis=1) + shift for a in trees]
+
+    monkeypatch.setattr(robust, 'BYZFL', {'mean': ['Average'], 'median': ['Median']})
+    robust.beside(str(stand_in), combine, models, members, None, 2)
+    words = [row.split(' | ') for row in capfd.readouterr().out.splitlines()]
+    assert words[0][0].startswith('stand-in')
+    assert [row[2] for row in words[3:]] == ['500', '500']
+    assert [row[4] for row in words[3:]] == ['4 of 4', '0 of 4']

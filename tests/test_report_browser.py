@@ -1,5 +1,6 @@
 """The page of a report in a browser: no errors, and each control does what it says."""
 
+import json
 import shutil
 import statistics
 import threading
@@ -34,6 +35,8 @@ def runs(tmp_path_factory):
         'a-seed10': save_run(folder / 'a-seed10', seed=10),
         'b': save_run(folder / 'b', HOSTILE, 3, clients=9),
     }
+    of_b = folder / 'b' / 'network.json'
+    of_b.write_text(json.dumps(json.loads(of_b.read_text()) | {'attackers': [2, 5]}))
     write_report(folder, folder / 'page.html', 0.85, False)
     return rows, folder / 'page.html'
 
@@ -180,7 +183,10 @@ def test_clients_are_coloured_by_round_and_metric(page, runs):
     assert model(page, 'colours', '[it.low, it.high]') == pytest.approx(
         [min(of_all), max(of_all)], 1e-3
     )
+    of = lambda name: model(page, name, 'Array.from(it.data.x)')  # noqa: E731
+    assert of('attackers') == []
     page.select_option('#client-run', label='b')
+    assert of('attackers') == [of('clients')[2], of('clients')[5]]
     assert len(values()) == 9 and len(model(page, 'links', 'Array.from(it.data.x0)')) == 18
     assert 'regular: 9 clients, 18 links' in page.locator('#client-caption').inner_text()
     held = [model(page, 'samples', f'Array.from(it.data["class {c}"])') for c in range(3)]

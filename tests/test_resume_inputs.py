@@ -81,7 +81,7 @@ def another_value(name: str, recorded) -> str:
     if name in OF_METHODS:
         value = others(OF_METHODS[name], recorded)[0]
         return ','.join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return '7'
+    return str(not recorded).lower() if isinstance(recorded, bool) else '7'
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_code_of_ones_own_that_changed_is_refused(flag, tmp_path, monkeypatch):
 
 DERIVED = {  # fields of an experiment that follow from settings and from what the digests are of
     *('experiment', 'configured', 'clients', 'first', 'test', 'model', 'algorithm', 'key'),
-    *('footprint', 'mesh', 'rules'),
+    *('footprint', 'mesh', 'rules', 'spending'),
 }
 
 

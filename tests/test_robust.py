@@ -8,12 +8,21 @@ import networkx as nx
 import numpy as np
 import pytest
 import reference_robust as reference
+from jax.flatten_util import ravel_pytree
 
 from dfl_jax import Clients, Graph
 from dfl_jax.exchange import Attack, Exchange, round_of
-from dfl_jax.exchange.aggregation import RULES, aggregation_named, members_needed, ordered
+from dfl_jax.exchange.aggregation import (
+    RULES,
+    aggregation_named,
+    members_needed,
+    ordered,
+    takes_loss,
+)
 from dfl_jax.exchange.attacks import ATTACKS, tamper_named
 from dfl_jax.gossip import mixing_weights
+from dfl_jax.methods import make
+from dfl_jax.models import Linear, bind
 from dfl_jax.setting_error import SettingError
 
 MEMBERS, SIZES = 9, (4, 7)  # of two tensors
@@ -27,7 +36,22 @@ REFERENCES = {
     'clipping:adaptive': lambda v, w: reference.clipping(v, w, reference.adaptive_radius(v, w)),
     'nearest:2': lambda v, w: reference.nearest_mixed(v, 2),
     'nna:2': lambda v, w: reference.nearest_to_own(v, 2),
+    'mozi:0.6,0.05': lambda v, w: reference.mozi(v, loss_of_vector, 0.6, 0.05),
+    'mozi:0.6,9': lambda v, w: reference.mozi(
+        v, loss_of_vector, 0.6, 9
+    ),  # no loss is so much lower
 }
+
+
+def loss_of_vector(vector):
+    return np.mean((vector - 0.3) ** 2)
+
+
+def loss_of_tree(tree):
+    squares = [
+        jnp.square(leaf.astype(jnp.result_type(leaf, 'float32')) - 0.3) for leaf in tree.values()
+    ]
+    return jnp.concatenate(squares).mean()
 
 
 def neighbourhood(heard, seed=0):
@@ -54,10 +78,15 @@ def compiled(named, name):
     return jax.jit(named(name))
 
 
+def rule(name):
+    named = aggregation_named(name)
+    return (lambda *of: named(*of, loss_of_tree)) if takes_loss(name) else named
+
+
 def combined(name, vectors, mask, weights):
     tree = as_tree(vectors)
     own = jax.tree.map(lambda a: a[0], tree)
-    return as_vectors(compiled(aggregation_named, name)(own, tree, weights, mask))
+    return as_vectors(compiled(rule, name)(own, tree, weights, mask))
 
 
 @pytest.mark.parametrize('heard', [1, 2, 3, 4, 6, 9])
@@ -150,6 +179,59 @@ def test_clipping_moves_no_further_than_its_radius_whatever_is_sent():
         told = np.concatenate([vectors[:1], size * vectors[1:]])
         moved = combined('clipping:0.3', told, mask, weights) - told[0]
         assert np.linalg.norm(moved) <= 0.3 * (1 - weights[0]) + 1e-5
+
+
+def test_a_model_whose_loss_is_not_finite_is_no_choice():
+    """Nor does it come to that where the loss of no model among the nearest is."""
+    vectors, mask, weights = neighbourhood(9)
+    mozi, tree = aggregation_named('mozi:1,9'), as_tree(vectors.astype('float32'))
+    own = jax.tree.map(lambda a: a[0], tree)
+    order = np.argsort(np.where(np.arange(MEMBERS) > 0, tree['a'][:, 0], np.inf))
+
+    def found(broken):
+        where = tree['a'][order[broken - 1], 0] if broken else -np.inf
+        loss = lambda one: jnp.where(one['a'][0] <= where, jnp.nan, one['a'][0])  # noqa: E731
+        return as_vectors(mozi(own, tree, weights, mask, loss))
+
+    for broken in (0, 3):
+        expected = (vectors[0] + vectors[order[broken]]) / 2
+        np.testing.assert_allclose(found(broken), expected, rtol=1e-5)
+    np.testing.assert_array_equal(found(MEMBERS - 1), as_vectors(own))
+
+
+@pytest.mark.usefixtures('x64')
+def test_a_client_judges_models_by_its_own_samples():
+    rng, clients = np.random.default_rng(0), 5
+    x, y = rng.normal(size=(clients, 8, 3)), rng.integers(4, size=(clients, 8))
+    mask = np.arange(8) < rng.integers(3, 8, clients)[:, None]
+    model = bind(Linear(4), (3,))
+    params = jax.tree.map(lambda a: rng.normal(size=(clients, *a.shape)), model.shapes)
+    members = jnp.asarray((np.arange(clients)[:, None] + np.arange(clients)) % clients)
+    graph = Graph(members, members >= 0, jnp.ones(clients, bool))
+    exchange = make('dpsgd', model, aggregation='mozi:0.5,0.1').exchange
+    now = round_of(0, graph, Clients(x, y, mask), exchange)
+    rows = mixing_weights(graph, now.sizes, 'uniform')
+    found, _ = ravel(now.exchange.combine(jax.random.key(0), now, rows, params))
+    vectors, one = ravel(params)
+    for i in range(clients):
+
+        def loss(vector, i=i):
+            logits = model.apply(one(vector), x[i][mask[i]])
+            terms = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            return -np.mean(terms[np.arange(mask[i].sum()), y[i][mask[i]]])
+
+        expected = reference.mozi(vectors[np.roll(np.arange(clients), -i)], loss, 0.5, 0.1)
+        np.testing.assert_allclose(found[i], expected, rtol=1e-12)
+
+
+def ravel(stacked):
+    """The models [M, P], and what makes a tree of one of them."""
+    rows = [ravel_pytree(jax.tree.map(lambda a, i=i: a[i], stacked)) for i in range(5)]
+    return np.stack([row for row, _ in rows]), rows[0][1]
+
+
+def test_mozi_needs_a_neighbour_among_the_nearest():
+    assert [members_needed(f'mozi:{rho},0') for rho in (1, 0.5, 0.4, 0.25)] == [2, 3, 4, 5]
 
 
 # ------------------------------------------------------------------------ consensus among liars
@@ -317,6 +399,9 @@ def test_every_attack_is_tested():
         ('mean:1', 'mean takes no value'),
         ('clipping:-1', 'clipping takes tau, a number above 0 or adaptive'),
         ('clipping:inf', 'clipping takes tau'),
+        ('mozi', 'mozi takes rho,epsilon, a share.*; write mozi:RHO,EPSILON'),
+        ('mozi:0.4', 'mozi takes rho,epsilon, a share above 0'),
+        ('mozi:1.5,0', 'mozi takes rho,epsilon, a share above 0'),
     ],
 )
 def test_rules_that_there_are_not(value, words):

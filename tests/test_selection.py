@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -160,6 +161,28 @@ def test_an_average_is_that_of_the_parameters(network):
     assert found == pytest.approx([(logits.argmax(axis=-1) == holdout.y).mean()])
 
 
+@pytest.mark.parametrize('with_attackers', [False, True])
+def test_models_of_attackers_are_averaged_where_they_are_asked_for(
+    with_attackers, network, monkeypatch
+):
+    model, clients, holdout = network
+    monkeypatch.setattr(selection, 'DRAWS', 1)
+    algorithm, lying = make('dfedavg', model, init='independent'), np.arange(CLIENTS) % 3 == 1
+    state = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    built = SimpleNamespace(
+        algorithm=algorithm, model=model, test=holdout, parts=range(CLIENTS), attackers=lying
+    )
+    found = selection.examine(built, state, 2, 0, 0.5, False, with_attackers)
+    of = np.arange(CLIENTS)[~lying | with_attackers]
+    _, test = selection.split(holdout, 0)
+    own = selection.client_accuracies(algorithm, state, test)[of]
+    np.testing.assert_allclose(found['client_accuracies'], own, atol=1e-5)
+    weights = np.isin(np.arange(CLIENTS), of)[None]
+    average = selection.averaged_accuracy(algorithm, model, state, weights, test)
+    assert found['average_of_all'] == pytest.approx(average[0], abs=1e-5)
+    assert found['left_out'] == ([] if with_attackers else [1, 4])
+
+
 # ------------------------------------------------------------------------------------- counting
 
 
@@ -249,6 +272,8 @@ def test_what_the_command_refuses(finished, tmp_path):
     assert '--target' in refused(f'--run={finished}', '--target=84')
     assert 'non-negative' in refused(f'--run={finished}', '--seed=-1')
     assert "'x'" in refused(f'--run={finished}', 'x')
+    of_nobody = refused(f'--run={finished}', f'--out={tmp_path}', '--with_attackers')
+    assert 'lies; leave it out' in of_nobody
     line = refused(f'--run={finished}', '--data_dir=absent', f'--out={tmp_path}')
     assert '--data_dir=absent does not apply to --dataset=digits' in line
 

@@ -13,6 +13,7 @@ from helpers import (
     assert_close,
     assert_equals_reference,
     compiled,
+    flipping,
     rounds_of,
 )
 from test_ntk_dfl import as_indices
@@ -79,8 +80,9 @@ def decoder(exchange):
     return lambda jac: jac
 
 
-def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settings):
+def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, flipped=None, **settings):
     data, clients, graphs = network
+    attack, factor = flipping(flipped)
     options = SETTINGS | settings
     if options['projection'] == 'none':
         dimension = None
@@ -94,6 +96,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         evolution='euler',
         projection_dim=dimension,
         projection_seed=7,
+        attack=attack,
         **options,
     )
     as_matrix = matrices_of(projection(options['projection'], model.shapes, dimension))
@@ -129,6 +132,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
             tau=tau,
             rows=[rows for (rows,) in drawn],
             decode=decoder(options['exchange']),
+            factor=factor,
             form=options['kernel_form'],
             exact_step=options['step_form'] == 'exact',
             lr=lr * np.exp(-lr_decay * r),
@@ -151,6 +155,8 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         {'step_form': 'exact', 'sampling': 0.45, 'momentum': 0.5},
         pytest.param({'exchange': 'float16', 'momentum': 0.5}, marks=pytest.mark.slow),
         {'exchange': 'int8', 'sampling': 0.6, 'projection': 'low_rank'},
+        {'flipped': 2.0, 'projection': 'low_rank'},
+        {'flipped': 0.5, 'kernel_form': 'trace', 'step_form': 'exact'},
     ],
     ids=str,
 )

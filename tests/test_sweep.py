@@ -22,8 +22,10 @@ from dfl_jax.cli.command import share
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
 from dfl_jax.cli.sweep import plot
-from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
+from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled
+from dfl_jax.cli.sweep.results import _plot_map as plotted
 from dfl_jax.cli.sweep.results import write_results
+from dfl_jax.evaluation import Holdout
 from dfl_jax.experiment import Experiment
 from dfl_jax.methods import METHODS
 from dfl_jax.timing import Rules
@@ -236,6 +238,32 @@ def test_its_picture_has_the_best_settings_and_their_means(lower, tmp_path, monk
     assert first.get_xdata().tolist() == [2, 4]
     assert first.get_ydata().tolist() == [2, 1 if lower else count]
     assert axes.get_title() == f'the best {count - 2} of {count} settings'
+
+
+def test_its_map_has_a_field_for_each_two_settings_and_none_of_runs_that_failed(
+    tmp_path, monkeypatch
+):
+    figures = []
+    monkeypatch.setattr(plot.plt, 'close', figures.append)
+    final = {('a', 'x', 0): 0.1, ('a', 'x', 1): 0.3, ('b', 'x', 0): 0.5, ('b', 'y', 0): 0.7}
+    runs = [
+        (
+            Run('', None, {'one': one, 'other': other, 'same': '1', 'seed': str(seed)}),
+            {'state': 'done', 'final': value, 'client': value / 2, 'lower': False, 'metric': 'x'},
+        )
+        for (one, other, seed), value in final.items()
+    ]
+    failed = Run('', None, {'one': 'a', 'other': 'y', 'same': '1', 'seed': '0'})
+    plotted([*runs, (failed, {'state': 'unfinished'})], 'accuracy', tmp_path / 'x.png')
+    for axes, expected in zip(
+        figures[0].axes, (['0.20', '0.50', '0.70'], ['0.10', '0.25', '0.35']), strict=True
+    ):
+        assert [text.get_text() for text in axes.texts] == expected
+        places = [text.get_position() for text in axes.texts]
+        assert places == [(0, 0), (0, 1), (1, 1)]
+    assert [t.get_text() for t in figures[0].axes[0].get_yticklabels()] == ['a', 'b']
+    plotted(runs[:2], 'accuracy', tmp_path / 'none.png')
+    assert not (tmp_path / 'none.png').exists(), 'a map of one field'
 
 
 @pytest.mark.integration
@@ -531,7 +559,7 @@ def test_runs_of_different_test_sets_are_not_one_program():
             attackers=None,
             rows=SimpleNamespace(values={'attack': None}),
             population=None,
-            test=SimpleNamespace(x=x, y=y),
+            test=Holdout(x, y),
             graphs=SimpleNamespace(active=graphs.active[:rounds], weights=weights),
             world=None,
             judged=judged,

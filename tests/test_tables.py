@@ -819,6 +819,7 @@ def test_runs_of_another_cell_are_left_alone(folder, tmp_path):
 
 
 INITS = {'he': 'independent', 'gain': 'gain_corrected', 'same': 'same'}
+RULES = {'gossip': 'mean'}
 TABLES = sorted(table_files.PAPERS.glob('*/*/published.json'))
 IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
@@ -839,8 +840,9 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
         stem, algorithm = cell.partition('-')[0], wanted['algorithm'].rpartition(':')[2]
-        init = INITS.get(stem.partition('_')[0])
-        assert stem == algorithm or stem.startswith(f'{algorithm}_') or init == wanted['init']
+        rule, init = RULES.get(stem, stem), INITS.get(stem.partition('_')[0])
+        named = {algorithm, wanted.get('aggregation', '').partition(':')[0]}
+        assert rule in named or stem.startswith(f'{algorithm}_') or init == wanted['init']
         assert f'--flagfile=experiments/{file.relative_to(table_files.PAPERS)} ' in file.read_text()
 
 

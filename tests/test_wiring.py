@@ -39,6 +39,7 @@ class Pair(NamedTuple):
 GAIN = '--init=gain_corrected --round_order=average_first'
 ONLY = ('rounds',)
 NO_SERVER = ('rounds', 'events', 'meetings')
+PRIVATE = '--dp_clip=1 --partition=iid'
 TABLE = '--dataset={table.csv} --columns=target=kind --partition=iid'
 TEXT = '--dataset={text.txt} --task=next_token --model=gru --partition=iid !hidden'
 PAIRS: dict[str, Pair] = {
@@ -76,6 +77,18 @@ PAIRS: dict[str, Pair] = {
     # clients that lie
     'attackers': Pair('1', '3', '--attack=label_flip'),
     'attack': Pair('label_flip', 'random_labels', '--attackers=2'),
+    # privacy
+    'dp_epsilon': Pair('4', '8', f'{PRIVATE} --dp_delta=0.001', ONLY),
+    'dp_delta': Pair('0.001', '0.002', f'{PRIVATE} --dp_epsilon=4', ONLY),
+    'dp_share_noise': Pair(
+        None, 'true', f'{PRIVATE} --dp_epsilon=4 --dp_delta=0.001 --local_steps=1', ONLY
+    ),
+    'dp_adversary': Pair(
+        'eavesdropper',
+        'neighbour',
+        f'{PRIVATE} --dp_epsilon=4 --dp_delta=0.001 --dp_correlated_noise=5 --local_steps=1',
+        ONLY,
+    ),
     # network
     'topology': Pair('regular', 'ring', '!degree'),
     'degree': Pair('2', '4', '--topology=regular'),
@@ -125,6 +138,8 @@ WATCHING = (
     'eval_every',
     'client_eval_samples',
     'attackers_each',
+    'membership',
+    'stop_at_epsilon',
 )  # see test_wiring_commands.py
 OF_RUNS = [name for title, names in GROUPS.items() if title != METHOD for name in names]
 

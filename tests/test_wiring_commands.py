@@ -36,7 +36,7 @@ from dfl_jax.data import load
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.papers.reconstruct import command as reconstruct
-from dfl_jax.papers.reconstruct import scene
+from dfl_jax.papers.reconstruct import gradient, scene
 from dfl_jax.papers.select import command as select
 from dfl_jax.papers.tables import command as tables
 from dfl_jax.papers.theory import command as theory
@@ -44,7 +44,7 @@ from dfl_jax.papers.theory import command as theory
 OPTIONS = {*simulate.Options.__annotations__, 'world', 'resume'} - {'on_compile', 'on_round'}
 SMALL = '--clients=6 --degree=2 --rounds=3 --hidden=4 --algorithm=dpsgd --devices=1'
 ALL = f'--validation_share=0.2 --alpha=5 --barrier --world={SPEEDS}'
-EVALUATED = '--eval_every=2 --client_eval_samples=7'
+EVALUATED = '--eval_every=2 --client_eval_samples=7 --membership'
 
 
 @pytest.fixture(scope='module')
@@ -77,6 +77,7 @@ def test_a_run_hands_on_all_that_it_is(files, recorded, tmp_path):
     made = experiment(*argv)
     assert set(given) >= OPTIONS
     assert given['eval_every'] == 2 and len(given['client_eval_samples']) == 7
+    assert given['membership'] is True
     assert digest(given['client_eval_samples']) == digest(made.evaluated)
     assert given['rules'] == made.rules and given['rules'].barrier
     assert given['mesh'].size == 2 and given['resume'] is None
@@ -127,6 +128,7 @@ def test_a_sweep_hands_on_all_that_its_runs_are(files, recorded, tmp_path):
     for given in recorded:
         assert (OPTIONS - {'world'} | {'worlds'}) <= set(given)
         assert given['eval_every'] == 2 and given['client_eval_samples'].shape[-1] == 7
+        assert given['membership'] is True
         assert given['rules'].barrier and given['validation'] is not None and given['worlds']
 
 
@@ -155,7 +157,7 @@ def test_the_theory_follows_the_run_that_it_is_told(files, recorded, tmp_path, m
     for name in ('clients', 'graphs', 'test', 'key'):
         assert digest(given[name]) == digest(getattr(made, name)), name
     # What it does not hand on is refused
-    refused = {'eval_every', 'devices', 'distributed', 'world', 'resume', 'log'}
+    refused = {'eval_every', 'membership', 'devices', 'distributed', 'world', 'resume', 'log'}
     assert refused <= set(theory.MEASURED)
 
 
@@ -245,12 +247,13 @@ COMMANDS = {
         *('world', 'barrier', 'out', 'allow_imports', 'progress', *FILES_OF_A_RUN),
     },
     'select': {
-        *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN)
+        *('run', 'target', 'with_attackers', 'world', 'seed', 'out', 'progress', 'allow_imports'),
+        *FILES_OF_A_RUN,
     },
     'reconstruct': {
         *('images', 'attack_sparsity', 'attack_projection', 'attack_training', 'attack_steps'),
         *('attack_restarts', 'attack_smoothness', 'attack_known', 'dataset', 'data_dir', 'seed'),
-        *('out', 'progress'),
+        *('sent', 'batch_size', 'dp_clip', 'dp_noise_multiplier', 'out', 'progress'),
     },
     'watch': {'port', 'target'},
     'report': {'runs', 'out', 'target', 'overwrite'},
@@ -521,8 +524,27 @@ def test_two_values_of_a_flag_make_two_attacks(name, files):
         assert {each for each in one if one[each] != two[each]} >= {'victim', 'weights True'}
 
 
+OF_GRADIENT = {'batch_size': '2', 'dp_clip': '0.5', 'dp_noise_multiplier': '3'}
+
+
+@pytest.mark.parametrize('name', OF_GRADIENT)
+def test_two_values_of_a_flag_make_two_steps(name):
+    def chosen(*argv):
+        reconstruct.define_flags()
+        try:
+            reconstruct.FLAGS(['reconstruct', '--sent=gradient', *argv])
+            return gradient.settings()
+        finally:
+            reconstruct.FLAGS.unparse_flags()
+
+    given = chosen(f'--{name}={OF_GRADIENT[name]}')
+    assert given != chosen()
+    assert {getattr(each, name) for each in given} - {None} == {float(OF_GRADIENT[name])}
+
+
 def test_every_flag_of_the_attack_has_two_values():
-    assert {*ATTACKS, 'out', 'progress'} == COMMANDS['reconstruct']
+    elsewhere = {'sent', 'out', 'progress'}  # the first in test_gradient_inversion
+    assert {*ATTACKS, *OF_GRADIENT, *elsewhere} == COMMANDS['reconstruct']
 
 
 # Sweeps

@@ -84,4 +84,5 @@ def beer(
         check=check,
         exchange=Exchange(codec),
         linear='public copies are averaged, and trackers keep the mean gradient',
+        private=True,
     )

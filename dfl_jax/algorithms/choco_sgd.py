@@ -69,6 +69,7 @@ def choco_sgd(
         check=partial(static, 'choco_sgd'),
         exchange=Exchange(codec),
         linear='public copies are averaged, which are not what was sent in the round',
+        private=True,
     )
 
 

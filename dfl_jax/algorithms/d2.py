@@ -70,4 +70,6 @@ def d2(
 
     check = partial(eigenvalues_above, 'd2', -1 / 3, gossip.mixing, lazy)
     why = 'its correction is that of a symmetric mixing matrix'
-    return gossip_method(model, gossip, [training], step, State, check=check, linear=why)
+    return gossip_method(
+        model, gossip, [training], step, State, check=check, linear=why, private=True
+    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean, Round
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.exchange import SENT
+from dfl_jax.exchange import COMBINED, SENT
 from dfl_jax.heterogeneous import (
     TRAINING,
     Balance,
@@ -21,6 +21,7 @@ from dfl_jax.heterogeneous import (
     architecture_means,
     assign_participants,
     gather,
+    heard_models,
     initial_stacked,
     losses_of_round,
     meeting_flops,
@@ -102,6 +103,8 @@ def dec_fml(
         k_to, k_back = jax.random.split(jax.random.fold_in(key, SENT))
         met = gather({MEME: params[MEME]}, at_meeting)
         met = send_models(k_to, round, memes, met, at_meeting)
+        k_lies = jax.random.fold_in(k_to, COMBINED)
+        met = heard_models(k_lies, round, met, at_meeting, averaged=True)
         means = architecture_means(met, at_meeting, graph, sizes)
         means = send_models(k_back, round, memes, means, at_meeting, back=True)
         params |= scatter({MEME: params[MEME]}, means, at_meeting)

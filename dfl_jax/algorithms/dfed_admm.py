@@ -59,4 +59,4 @@ def dfed_admm(
         new = round.exchange.mean(k_sent, round, gossip.rows(round), message)
         return (new, now), losses
 
-    return gossip_method(model, gossip, [training], step, State)
+    return gossip_method(model, gossip, [training], step, State, private=True)

@@ -171,7 +171,7 @@ def dfml(
     def taught(key, models, participants, round):
         balance = balance_of(alphas.scheduled, alpha_of(round))
         of_round = round.graph, round.clients, round.number
-        return learn(key, models, participants, *of_round, balance)[0]
+        return learn(key, models, participants, *of_round, balance, round.exchange)[0]
 
     regular = meeting_rounds(population, training, taught, init=init, chunk=chunk, mutual=mutual)
 

@@ -58,4 +58,6 @@ def dsgt(
 
     check = partial(balanced, 'dsgt', gossip.mixing)
     why = 'the mean of the trackers has to stay that of the gradients'
-    return gossip_method(model, gossip, [training], step, State, check=check, linear=why)
+    return gossip_method(
+        model, gossip, [training], step, State, check=check, linear=why, private=True
+    )

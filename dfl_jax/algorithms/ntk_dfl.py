@@ -47,6 +47,7 @@ from dfl_jax.ntk import (
     output_targets,
     total_flops,
     widths_of,
+    with_row_factors,
 )
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.update import Updated
@@ -114,7 +115,7 @@ def ntk_dfl(
             *(theirs, w_bars if at_neighbours else None, drawn, rate),
         )
         keys = jax.random.split(k_codec, (len(graph.members), batches))
-        of_aggregators = (keys, w_bars, rows, *graph[:3])
+        of_aggregators = (keys, w_bars, rows, exchange.row_factors(graph), *graph[:3])
         # [H, ...], [H, m1] of each
         each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
         evolved, (chosen, losses, products, tried, used) = map_in_chunks(
@@ -203,7 +204,7 @@ def _at_aggregator(
     """
 
     def aggregator(inputs):  # Algorithm 4, for every batch
-        keys, w_bar, row, members, linked, active = inputs
+        keys, w_bar, row, factors, members, linked, active = inputs
         if w_bar is None:
             w_bar = mix_at_aggregator(row, members, params)  # Eq. (1)
 
@@ -212,6 +213,7 @@ def _at_aggregator(
             theirs = None if neighbours is None else of_members(neighbours, members)
             x, labels, mask = aggregator_data(part, linked)
             linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
+            linearized = with_row_factors(linearized, factors)
             y = output_targets(model, labels, x.dtype, loss)
             w, *found = update(w, linearized, x, y, mask, rate)
             return w, (*found, mask.sum(dtype=jnp.int32))
@@ -223,10 +225,10 @@ def _at_aggregator(
 
     def of_its_width(inputs):
         """The same for an aggregator that is not batched, without most of its padding."""
-        keys, w_bar, row, members, linked, active = inputs
+        keys, w_bar, row, factors, members, linked, active = inputs
 
         def cut(width):
-            kept = [a if a is None else a[:width] for a in (row, members, linked)]
+            kept = [a if a is None else a[:width] for a in (row, factors, members, linked)]
             return aggregator((keys, w_bar, *kept, active))
 
         return at_least_width(cut, linked, widths_of(len(linked)))

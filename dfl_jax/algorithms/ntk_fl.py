@@ -27,6 +27,7 @@ from dfl_jax.ntk import (
     of_members,
     output_targets,
     total_flops,
+    with_row_factors,
 )
 from dfl_jax.ntk.compressed import compressed_bytes
 
@@ -77,7 +78,9 @@ def ntk_fl(
         rate = ntk.rate(round.number)
         x, labels, mask = aggregator_data(of_members(round.clients, members), present)
         y = output_targets(model, labels, x.dtype, ntk.loss)
-        evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
+        factors = round.exchange.row_factors(graph, server=True)
+        linearized = with_row_factors(linearize(key, w, x), None if factors is None else factors[0])
+        evolved, chosen, value, products, tried = update(w, linearized, x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         count_data(round, heard * sizes, model, ntk.loss, codec)

@@ -63,4 +63,4 @@ def qg_dsgdm(
         return (mixed, momentum), losses
 
     why = 'a step between averages is taken for the mean gradient'
-    return gossip_method(model, gossip, [training], step, State, linear=why)
+    return gossip_method(model, gossip, [training], step, State, linear=why, private=True)

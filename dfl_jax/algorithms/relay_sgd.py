@@ -84,7 +84,9 @@ def relay_sgd(
 
     why = 'what it relays are sums, from which a client takes what it has sent itself'
     check = partial(tree, 'relay_sgd')
-    return gossip_method(model, models, [training], step, begin, check=check, linear=why)
+    return gossip_method(
+        model, models, [training], step, begin, check=check, linear=why, private=True
+    )
 
 
 def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:

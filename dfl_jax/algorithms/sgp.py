@@ -59,7 +59,9 @@ def sgp(
 
     why = 'the weights of what a client receives sum to one only over the rounds'
     check = partial(heard, 'sgp')
-    return gossip_method(model, models, [training], step, begin, check=check, linear=why)
+    return gossip_method(
+        model, models, [training], step, begin, check=check, linear=why, private=True
+    )
 
 
 def scaled(tree: PyTree, factors: Array) -> PyTree:

@@ -57,6 +57,7 @@ from dfl_jax.ntk import (
     output_targets,
     projected,
     total_flops,
+    with_row_factors,
 )
 from dfl_jax.ntk.evolution import OWN
 from dfl_jax.ntk.projection import RandomProjection
@@ -198,10 +199,11 @@ def spark(
         common = random.draw(projection.key(k, 0)) if projection.shared else None
 
         def aggregator(inputs):  # lines 10 to 16
-            k_received, w, v, members, linked = inputs
+            k_received, w, v, factors, members, linked = inputs
             x, labels, mask = aggregator_data(of_members(drawn, members), linked)
             table = common if projection.shared else random.draw(projection.key(k, members[0]))
             linearized = linearize(k_received, table, w, x, mask, drawn.y.shape[1])  # Eq. (6)
+            linearized = with_row_factors(linearized, factors)
             y = output_targets(model, labels, x.dtype)
             z = jnp.where(mask, linearized.outputs, 0)
             target = distillation_target(y, z, *distillation.schedule(k + 1))  # Eq. (11)
@@ -210,7 +212,8 @@ def spark(
             return w, v, *found, mask.sum(dtype=jnp.int32)
 
         keys = jax.random.split(k_codec, len(graph.members))
-        of_aggregators = (keys, w_bars, velocity, graph.members, graph.mask)
+        factors = exchange.row_factors(graph)
+        of_aggregators = (keys, w_bars, velocity, factors, graph.members, graph.mask)
         settings = {'sampling': sampling, **vars(projection)}
         each = memory(model, clients.y.shape[1], graph.members.shape[1], settings)
         *new, chosen, losses, products, tried, used = map_in_chunks(

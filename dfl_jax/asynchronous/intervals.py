@@ -48,7 +48,8 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 
             each = jax.tree.map(lambda a: a.reshape(-1, width, *a.shape[1:]), slots)
             state, infos = lax.scan(one, state, each)
-            round.exchange.ledger.coded = True  # `one_round` has looked into it
+            ledger = round.exchange.ledger
+            ledger.coded = ledger.heard = True  # `one_round` has looked into it
             for kind, sent in infos.sent.items():
                 round.exchange.count(kind, sent.messages.sum(axis=0), sent.bits)
             updates = jax.ops.segment_sum(

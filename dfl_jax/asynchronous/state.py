@@ -18,7 +18,7 @@ from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
 from dfl_jax.exchange import SENT, Exchange, bits_of, number_bits
-from dfl_jax.execution import available_bytes, map_present
+from dfl_jax.execution import available_bytes, bytes_of, map_present
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.initialisation import Init, initial_params
 from dfl_jax.models import Model
@@ -156,12 +156,15 @@ def event_method(
                 trained, loss = train_one(k_event, layout.join(params), own, updates)
                 return layout.cut(trained), loss
 
-            return update(event, Models(read, present, sent), train)
+            found = _with_lies(round.exchange, state, event, Models(read, present, sent))
+            return update(event, found, train)
 
         def of_none(event: Slots) -> Updated:
             return optax.tree.zeros_like(jax.eval_shape(of_event, event))
 
         size = training.bytes_of_client(model, clients.y.shape[1])
+        if round.exchange.attack is not None:
+            size += 4 * slot.members.shape[1] * bytes_of(model.shapes)
         new, losses = map_present(of_event, of_none, slot, slot.active, models.chunk, size)
         targets = jnp.where(slot.mask, slot.members, nowhere)
         for k in range(written):
@@ -213,12 +216,63 @@ def _decoded(
     """
     if exchange.codec is None or sent is False:
         return model
+    decoded = exchange.decoded(_key_of(state, event, k, numbers), model.params)
+    params = jax.tree.map(partial(jnp.where, sent), decoded, model.params)
+    return model._replace(params=params)
+
+
+def _key_of(state: State, event: Slots, k: int | Array, numbers: tuple[int | Array, ...]) -> Array:
     key = jax.random.wrap_key_data(state.keys[event.members[k]])
     for number in (SENT, *numbers):
         key = jax.random.fold_in(key, number)
-    decoded = exchange.decoded(key, model.params)
-    params = jax.tree.map(partial(jnp.where, sent), decoded, model.params)
-    return model._replace(params=params)
+    return key
+
+
+def _with_lies(exchange: Exchange, state: State, event: Slots, models: Models) -> Models:
+    """The models that an event finds, with lies in place of those of attackers that an honest
+    client hears. Ages are true.
+
+    An attack is on what one client hears in the event, or on the copies of one fragment, all alike
+    but where the event has weights.
+    """
+    if exchange.attack is None:
+        return models
+
+    def heard(of: PyTree, members: Array, delivered: Array, *numbers: int | Array) -> PyTree:
+        key = _key_of(state, event, 0, (*numbers, event.updates))
+        alike = delivered / jnp.maximum(delivered.sum(), 1)
+        weights = alike if event.weights is None else event.weights
+        return exchange.heard(key, of, members, delivered, weights)
+
+    def of_part(part: Array | None) -> PyTree:
+        columns = jnp.arange(len(event.members))
+        sent = jax.vmap(lambda k: models.read(event, k, part).params)(columns)
+        if part is None:
+            return heard(sent, event.members, event.mask, 2, 0)
+        assert event.fragments is not None
+        copies = event.mask & ((event.fragments == part) | (columns == 0))
+        return heard(sent, event.members, copies, 2, part)
+
+    if event.fragments is None:
+        heard_of_all = of_part(None)
+    else:
+        fragments = jnp.arange(len(jax.tree.leaves(state.params)[0][0]))
+        heard_of_all = jax.vmap(of_part, out_axes=1)(fragments)
+
+    def read(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
+        told = jax.tree.map(lambda leaf: leaf[_index(k, part)], heard_of_all)
+        return models.read(event, k, part)._replace(params=told)
+
+    def sent(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
+        pair = jnp.array([1 - k, k])  # who hears the model, and who sends it
+        true = models.sent(event, k, part)
+        both = jax.tree.map(
+            lambda *a: jnp.stack(a), models.present(event, 1 - k, part).params, true.params
+        )
+        told = heard(both, event.members[pair], event.mask[pair], 3, k)
+        return true._replace(params=jax.tree.map(lambda leaf: leaf[1], told))
+
+    return Models(read, models.present, sent)
 
 
 def _check_memory(model: Model, places: int) -> None:
@@ -251,7 +305,7 @@ def _initial_state(
     )
 
 
-def _index(rows: Array, part: Array | None) -> Array | tuple[Array, Array]:
+def _index(rows: int | Array, part: Array | None) -> Any:
     return rows if part is None else (rows, part)
 
 

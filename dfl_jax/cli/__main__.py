@@ -16,7 +16,7 @@ COMMANDS = {  # name -> the package and what it does
     'select': ('papers.select', 'whose models to average in the end'),
     'time': ('cli.time', 'finished runs in seconds of any world'),
     'theory': ('papers.theory', 'the convergence theorem of NTK-DFL on a run'),
-    'reconstruct': ('papers.reconstruct', 'reconstruct images from Jacobians'),
+    'reconstruct': ('papers.reconstruct', 'reconstruct images from Jacobians or gradients'),
 }
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from absl import flags, logging
 
+from dfl_jax.flagfiles import found_file
+from dfl_jax.paper_folder import CHECKOUT
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import rendered
 
@@ -27,14 +29,18 @@ Main = Callable[[list[str]], int]
 class PathParser(flags.ArgumentParser):
     """A path, or what may be one, with its ~ replaced by a home folder.
 
+    A file below experiments/ that is not here is one of the papers' (`found_file`).
+
     before: pattern of what stands before a path.
     """
 
     def __init__(self, before: str = '^'):
         self._start = re.compile(f'({before})(~[^/;]*)')
+        self._shipped = re.compile(f'({before})({CHECKOUT.name}/[^;]+)')
 
     def parse(self, argument: str) -> str:
-        return self._start.sub(lambda found: found[1] + _home(found[2]), argument)
+        argument = self._start.sub(lambda found: found[1] + _home(found[2]), argument)
+        return self._shipped.sub(lambda found: found[1] + found_file(found[2]), argument)
 
 
 class PathsParser(flags.ListParser):

@@ -3,7 +3,7 @@
 from dfl_jax.data import augment, feature_shift
 from dfl_jax.data.arrival import arrival_rounds
 from dfl_jax.data.dataset import DataError, Dataset
-from dfl_jax.data.label_skew import balanced, dirichlet, dirichlet_split, shards, zipf
+from dfl_jax.data.label_skew import balanced, dirichlet, dirichlet_split, shards, two_group, zipf
 from dfl_jax.data.npz import check_dataset
 from dfl_jax.data.partitions import (
     PARTITIONS,

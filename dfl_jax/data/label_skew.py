@@ -186,6 +186,34 @@ def shards(
     return [np.sort(np.concatenate([pieces[shard] for shard in each])) for each in drawn]
 
 
+def two_group(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.ndarray]:
+    """The first half of the classes at the first half of the clients, the others at the others.
+
+    Within a half each client has as many random samples, within one. The halves are those of the
+    topology `two_group`.
+
+    >>> parts = two_group(np.random.default_rng(0), np.repeat([0, 1, 2, 3], 2), 2)
+    >>> [part.tolist() for part in parts]
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    Args:
+      labels: [n], classes.
+    """
+    if clients < 2:
+        raise SettingError.of(f'{clients} clients in two groups: use at least 2', clients=clients)
+    first = np.isin(labels, np.array_split(np.unique(labels), 2)[0])
+    if first.all():
+        raise SettingError.of('one class makes no two groups', partition='two_group')
+    counts = [len(half) for half in np.array_split(np.arange(clients), 2)]
+    parts = []
+    for chosen, count in zip((first, ~first), counts, strict=True):
+        if count > (samples := int(chosen.sum())):
+            text = f'{clients} clients: half of them share {samples} samples; use fewer'
+            raise SettingError.of(text, clients=clients)
+        parts += np.array_split(rng.permutation(np.flatnonzero(chosen)), count)
+    return [np.sort(part) for part in parts]
+
+
 def check_clients(clients: int, available: int, what: str = 'training samples') -> None:
     if not 1 <= clients <= available:
         text = f'{clients} clients for {available} {what}: use 1 to {available}'

@@ -26,6 +26,7 @@ from dfl_jax.data.label_skew import (
     dirichlet,
     dirichlet_split,
     shards,
+    two_group,
     zipf,
 )
 from dfl_jax.files import read_text
@@ -216,6 +217,7 @@ PARTITIONS: dict[str, Partition] = {
     'writer': Partition(writer, by_class=False, of_owners=True),
     'natural': Partition(natural, by_class=False, of_owners=True),
     'shards': Partition(shards, ('shards_per_client',)),
+    'two_group': Partition(two_group),
 }
 
 

@@ -10,8 +10,16 @@ from dfl_jax.exchange.aggregation import (
     Combining,
     aggregation_named,
     members_needed,
+    takes_loss,
 )
-from dfl_jax.exchange.attacks import ATTACKS, Messages, tamper_named
+from dfl_jax.exchange.attacks import (
+    ATTACKS,
+    ROW_FACTORS,
+    Attack,
+    Messages,
+    attack_named,
+    tamper_named,
+)
 from dfl_jax.exchange.compression import (
     FLOAT_BITS,
     LABEL_BITS,
@@ -30,9 +38,10 @@ from dfl_jax.exchange.exchange import (
     COMBINED,
     OLD_STEP,
     SENT,
-    Attack,
     Exchange,
     heard_messages,
     one_round,
     round_of,
 )
+from dfl_jax.exchange.named_rows import NamedRow, row_and_value
+from dfl_jax.exchange.shared_noise import shared_noise

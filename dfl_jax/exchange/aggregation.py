@@ -2,14 +2,16 @@
 
 Each is written for one receiver: of its own model, leaves [...], what it received, leaves
 [K, ...], its own first, their weights [K] and which of them were delivered, bool [K], it makes the
-new model. n is the number of the delivered, the receiver among them. A message with a number that
-is not finite counts as not delivered. b is how many of the n may lie; where n is too small for b,
-as after lost links, a rule that needs an honest majority assumes the most that n can bear.
+new model. Some take the loss of a model on the receiver's samples, too. n is the number of the
+delivered, the receiver among them. A message with a number that is not finite counts as not
+delivered. b is how many of the n may lie; where n is too small for b, as after lost links, a rule
+that needs an honest majority assumes the most that n can bear.
 
 All rules but clipping, which has the weights of the graph, take all messages alike.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -23,10 +25,12 @@ from dfl_jax.base import Array, PyTree
 from dfl_jax.exchange.named_rows import NamedRow, row_and_value
 
 # One receiver's own model, leaves [...], those of its members, [K, ...], its own first, their
-# weights [K] and which of them were delivered, bool [K] -> the new model
-Aggregation = Callable[[PyTree, PyTree, Array, Array], PyTree]
+# weights [K], which of them were delivered, bool [K], and, where the rule takes it, a function from
+# a model to its loss on the receiver's own samples -> the new model
+Aggregation = Callable[..., PyTree]
 # Of few members a network of comparisons is faster than a sort: docs/benchmarks.md, "Robust rules"
 NETWORK_UP_TO_MEMBERS = 32
+OWN_SHARE = 0.5  # alpha of Mozi, as in the program of He et al.
 SMOOTHING = 0.1  # nu of the geometric median, as in the program of He et al.
 
 
@@ -240,6 +244,32 @@ def nearest_to_own(b: int) -> Aggregation:
     return aggregation
 
 
+def mozi(rho: float, epsilon: float) -> Aggregation:
+    """OWN_SHARE x_i + (1 - OWN_SHARE) times the mean of those neighbours' models that are among the
+    share rho nearest to its own, at least one, and whose loss is lower by epsilon or more; where no
+    loss is, of that with the lowest loss among the nearest (Mozi, Guo et al. 2021).
+
+    The paper takes the loss of a minibatch, this that of all samples of the round.
+    """
+
+    def aggregation(
+        own: PyTree, received: PyTree, weights: Array, mask: Array, loss: Callable[[PyTree], Array]
+    ) -> PyTree:
+        heard = mask & (jnp.arange(len(mask)) > 0)
+        kept = [max(1, int(rho * count + 1e-9)) for count in range(len(mask))]
+        distances = jnp.where(heard, squared_distances(received, own), jnp.inf)
+        near = _smallest(distances, jnp.asarray(kept)[heard.sum()]) & heard
+        losses = lax.map(loss, received)
+        near &= jnp.isfinite(losses)
+        better = near & (losses[0] - losses >= epsilon)
+        best = jnp.arange(len(mask)) == jnp.argmin(jnp.where(near, losses, jnp.inf))
+        chosen = jnp.where(better.any(), better, best & near)
+        shares = jnp.where(chosen, (1 - OWN_SHARE) / jnp.maximum(chosen.sum(), 1), 0)
+        return weighted_sum(shares.at[0].set(1 - shares.sum()), received)
+
+    return aggregation
+
+
 def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError
@@ -252,6 +282,13 @@ def _radius(text: str) -> float | None:
     if not 0 < (tau := float(text)) < math.inf:
         raise ValueError
     return tau
+
+
+def _share_and_margin(text: str) -> tuple[float, float]:
+    rho, epsilon = map(float, re.split('[,/]', text))  # a comma ends a value that is swept
+    if not (0 < rho <= 1 and math.isfinite(epsilon)):
+        raise ValueError
+    return rho, epsilon
 
 
 def _majority(b: int) -> int:
@@ -268,6 +305,13 @@ RULES = {
     'clipping': NamedRow(clipping, 'tau, a number above 0 or adaptive', _radius),
     'nearest': NamedRow(nearest_mixed, B, _whole, members=_majority),
     'nna': NamedRow(nearest_to_own, B, _whole, members=_majority),
+    'mozi': NamedRow(
+        lambda value: mozi(*value),
+        'rho,epsilon, a share above 0 and at most 1 and a number',
+        _share_and_margin,
+        members=lambda value: 1 + math.ceil(1 / value[0] - 1e-9),
+        takes_loss=True,
+    ),
 }
 
 
@@ -278,8 +322,8 @@ class Combining:
     Args:
       aggregation: mean, by the weights of the graph; or a rule that stands liars: median;
         trimmed_mean:B; geometric_median:STEPS; krum:B; multi_krum:B; clipping:TAU or
-        clipping:adaptive; nearest:B; nna:B, where B members of a neighbourhood may lie; or
-        package.module:function (docs/adversaries.md).
+        clipping:adaptive; nearest:B; nna:B, where B members of a neighbourhood may lie;
+        mozi:RHO,EPSILON (RHO/EPSILON in a sweep); or package.module:function (docs/adversaries.md).
     """
 
     aggregation: str | Aggregation = 'mean'
@@ -306,16 +350,30 @@ def aggregation_named(value: str | Aggregation) -> Aggregation | None:
 def members_needed(value: str | Aggregation) -> int:
     """The members, the receiver among them, of the smallest neighbourhood in which a rule can bear
     as many liars as it is asked to."""
+    row, given = _row_of(value) or (None, ())
+    return row.members(*given) if row and given else 1
+
+
+def takes_loss(value: str | Aggregation) -> bool:
+    """Whether a rule takes the loss of a model on the receiver's own samples."""
+    found = _row_of(value)
+    return found is not None and found[0].takes_loss
+
+
+def _row_of(value: str | Aggregation) -> tuple[NamedRow, tuple] | None:
+    """The row of a rule and its value; None for the mean and for a function. Raises
+    SettingError."""
     if not isinstance(value, str) or value == 'mean':
-        return 1
-    row, given = row_and_value('aggregation', value, RULES, ['mean'])
-    return row.members(*given) if given else 1
+        return None
+    return row_and_value('aggregation', value, RULES, ['mean'])
 
 
 def _of_finite(rule: Aggregation) -> Aggregation:
     """The rule, for which messages with numbers that are not finite count as not delivered."""
 
-    def aggregation(own: PyTree, received: PyTree, weights: Array, mask: Array) -> PyTree:
+    def aggregation(
+        own: PyTree, received: PyTree, weights: Array, mask: Array, *loss: Callable
+    ) -> PyTree:
         def finite(leaf: Array) -> Array:
             return jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
 
@@ -324,7 +382,7 @@ def _of_finite(rule: Aggregation) -> Aggregation:
         def kept(leaf: Array) -> Array:
             return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
 
-        new = rule(own, jax.tree.map(kept, received), weights, mask)
+        new = rule(own, jax.tree.map(kept, received), weights, mask, *loss)
         return jax.tree.map(lambda n, x: jnp.where(mask.any(), n, x), new, own)
 
     return aggregation

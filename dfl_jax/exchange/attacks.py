@@ -3,14 +3,19 @@
 Each attack, a `Lie`, is written for one receiver: of a key and the messages that it is about to
 hear it makes one lie for all liars, leaves [...], or for each of them its own, [K, ...]. Those of
 the literature know what the honest members of the neighbourhood send, the receiver among them.
+
+No Jacobian is ever formed, so that an attack on those that NTK methods send is a number alone, by
+which their rows are multiplied (ROW_FACTORS).
 """
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dfl_jax.base import Array, PyTree
@@ -23,7 +28,8 @@ class Messages(NamedTuple):
 
     sent: PyTree  # what each member would send, leaves [K, ...], the receiver's own first
     lies: Array  # [K] bool
-    honest: Array  # [K] bool, delivered members that do not lie, the receiver among them
+    # [K] bool, delivered members that do not lie, the receiver among them; all where everybody lies
+    honest: Array
     own: PyTree  # the receiver's, leaves [...]
     weights: Array  # [K]
 
@@ -35,6 +41,22 @@ Lie = Callable[[Array, Messages], PyTree]  # (key, messages) -> leaves [K, ...] 
 Tamper = Callable[[Array, PyTree, Array, PyTree, Array, Array], PyTree]
 
 
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """Clients that lie, and how: about their models, or about their Jacobians. What they themselves
+    hear is true.
+
+    Args:
+      attackers: [M] bool.
+      tamper: what one receiver hears in place of what its members send; None: that.
+      row_factor: by what the rows of their Jacobians are multiplied; None: by one.
+    """
+
+    attackers: np.ndarray
+    tamper: Tamper | None = None
+    row_factor: float | None = None
+
+
 def tampering(lie: Lie) -> Tamper:
     """`Attack.tamper` of a lie: members that lie send it, leaves [K, ...], the others what they
     have."""
@@ -42,7 +64,9 @@ def tampering(lie: Lie) -> Tamper:
     def tamper(
         key: Array, sent: PyTree, lies: Array, own: PyTree, weights: Array, delivered: Array
     ) -> PyTree:
-        told = lie(key, Messages(sent, lies, delivered & ~lies, own, weights))
+        honest = delivered & ~lies
+        honest = jnp.where(honest.any(), honest, delivered)
+        told = lie(key, Messages(sent, lies, honest, own, weights))
 
         def of_leaf(lie: Array, leaf: Array) -> Array:
             lie = jnp.broadcast_to(lie, leaf.shape).astype(leaf.dtype)
@@ -91,13 +115,15 @@ def alie(z: float) -> Lie:
     def lie(key: Array, messages: Messages) -> PyTree:
         mean, count = _honest_mean(messages), messages.honest.sum()
 
-        def of_leaf(leaf: Array, centre: Array) -> Array:
+        def square(leaf: Array, centre: Array) -> Array:
             apart = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) - centre[None]
-            honest = messages.honest.reshape(-1, *[1] * centre.ndim)
-            total = jnp.where(honest, jnp.square(apart), 0).sum(axis=0)
-            return centre - z * jnp.sqrt(total / jnp.maximum(1, count - 1))
+            return jnp.square(jnp.where(messages.honest.reshape(-1, *[1] * centre.ndim), apart, 0))
 
-        return jax.tree.map(of_leaf, messages.sent, mean)
+        squares = jax.tree.map(square, messages.sent, mean)
+        # Products add over members in a sixth of the time of a masked sum (16 receivers,
+        # 1.2 M weights, 2026-11-30)
+        variance = weighted_sum(messages.honest / jnp.maximum(1, count - 1), squares)
+        return jax.tree.map(lambda m, v: m - z * jnp.sqrt(v), mean, variance)
 
     return lie
 
@@ -145,14 +171,27 @@ ATTACKS = {
     'ipm': NamedRow(inner_product, 'epsilon, a number', _finite),
     'dissensus': NamedRow(dissensus, 'epsilon, a number', _finite),
 }
+# By what an attacker multiplies the rows of its Jacobian
+ROW_FACTORS = {'jacobian_flip': NamedRow(lambda scale: -scale, 'scale, a factor', _finite, 1.0)}
 
 
 def tamper_named(value: str | Lie, others: Iterable[str] = ()) -> Tamper:
     """`Attack.tamper` of a name, NAME or NAME:VALUE, or of a `Lie`. Raises SettingError.
 
-    others: names of attacks of other kinds, which take no value, for the error.
+    others: names of attacks of other kinds, for the error.
     """
     if not isinstance(value, str):
         return tampering(value)
     row, given = row_and_value('attack', value, ATTACKS, others)
     return tampering(row.make(*given))
+
+
+def attack_named(attackers: np.ndarray, value: str | Lie, others: Iterable[str] = ()) -> Attack:
+    """The attack of a name, NAME or NAME:VALUE, or of a `Lie`. Raises SettingError.
+
+    attackers: [M] bool. others: as in `tamper_named`.
+    """
+    if isinstance(value, str) and value.partition(':')[0] in ROW_FACTORS:
+        row, given = row_and_value('attack', value, ROW_FACTORS)
+        return Attack(attackers, row_factor=row.make(*given))
+    return Attack(attackers, tamper_named(value, (*others, *ROW_FACTORS)))

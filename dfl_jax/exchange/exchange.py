@@ -4,16 +4,16 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, Sent, State
 from dfl_jax.exchange.aggregation import Aggregation, weighted_sum
-from dfl_jax.exchange.attacks import Tamper
+from dfl_jax.exchange.attacks import Attack
 from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
@@ -30,26 +30,15 @@ OLD_STEP = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Attack:
-    """Clients that lie, and how. What they themselves hear is true.
-
-    Args:
-      attackers: [M] bool.
-      tamper: what one receiver hears in place of what its members send, see `attacks.Tamper`.
-    """
-
-    attackers: np.ndarray
-    tamper: Tamper
-
-
 @dataclass
 class Ledger:
     """What the round that is being traced has done with its exchange."""
 
     sent: dict[str, Sent] = field(default_factory=dict)  # by kind of message
-    combined: bool = False  # whether anything was combined
+    heard: bool = False  # whether lies would have been told
+    combined: bool = False  # whether anything was combined by the exchange
     coded: bool = False  # whether anything was coded
+    rows: bool = False  # whether rows of Jacobians were received
 
 
 class CodingErrors:
@@ -79,6 +68,8 @@ class Exchange:
       most_bits: of one number that is sent, at most: a rate widens weights of 16 bits, which are
         sent as such; None for those of its type.
       errors: of coding, which are fed back (`with_error_feedback`); None: they are not.
+      loss: (x [N, ...], y [N, ...], mask [N], params) -> that of a model, for an aggregation that
+        takes the loss on the receiver's own samples; None for one that does not.
       ledger: of the round that is being traced.
 
     >>> from dfl_jax.exchange.compression import quantization
@@ -91,12 +82,13 @@ class Exchange:
     aggregation: Aggregation | None = None
     most_bits: int | None = None
     errors: CodingErrors | None = None
+    loss: Callable[[Array, Array, Array, PyTree], Array] | None = None
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
     @property
     def plain(self) -> bool:
         """Whether receivers take the weighted mean of what their members sent."""
-        return self.attack is None and self.aggregation is None
+        return self.aggregation is None and (self.attack is None or self.attack.tamper is None)
 
     def _replace(self, **fields: Any) -> 'Exchange':
         """The exchange with other fields, that counts into the same round."""
@@ -173,32 +165,64 @@ class Exchange:
         keys = jax.random.split(key, len(round.graph.members))
         return jax.vmap(self.decoded)(keys, tree)
 
+    def heard(
+        self,
+        key: Array,
+        sent: PyTree,
+        members: Array,
+        delivered: Array,
+        weights: Array,
+        own: PyTree | None = None,
+        hearers: Array | None = None,
+    ) -> PyTree:
+        """What one receiver hears of what its members send, leaves [K, ...]: a lie, where an honest
+        client hears an attacker.
+
+        Args:
+          sent: leaves [K, ...], those of the receiver first.
+          members: [K], the clients that send.
+          delivered: [K] bool.
+          weights: [K], of the members in an average.
+          own: the receiver's, leaves [...], which attacks know; None for the first of `sent`.
+          hearers: the client that hears each member, [K]; None for the first member.
+        """
+        self.ledger.heard = True
+        if self.attack is None or self.attack.tamper is None:
+            return sent
+        attackers = jnp.asarray(self.attack.attackers)
+        hearers = members[0] if hearers is None else hearers
+        lies = attackers[members] & delivered & ~attackers[hearers]
+        known = delivered & (lies | ~attackers[members])  # others who attack are no honest members
+        return self.attack.tamper(
+            key, sent, lies, _one(sent) if own is None else own, weights, known
+        )
+
     def combine(self, key: Array, round: Round, rows: Array, decoded: PyTree) -> PyTree:
         """What every receiver makes of what its members sent, leaves [M, ...] -> [H, ...].
 
         rows: [H, K], the weights of the members, which sum to one.
         """
-        self.ledger.combined = True
+        self.ledger.heard = self.ledger.combined = True
         if self.plain:
             return mix(rows, round.graph.members, decoded)
 
         def at_receiver(inputs: tuple) -> PyTree:
-            key, members, delivered, weights = inputs
-            received = jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), decoded)
-            own = _one(received)
-            if self.attack is not None:
-                attackers = jnp.asarray(self.attack.attackers)
-                lies = attackers[members] & delivered & ~attackers[members[0]]
-                received = self.attack.tamper(key, received, lies, own, weights, delivered)
+            key, members, delivered, weights, *samples = inputs
+            sent = jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), decoded)
+            own, received = _one(sent), self.heard(key, sent, members, delivered, weights)
             if self.aggregation is None:
                 return weighted_sum(weights, received)
-            return self.aggregation(own, received, weights, delivered)
+            loss = [] if self.loss is None else [partial(self.loss, *samples)]
+            return self.aggregation(own, received, weights, delivered, *loss)
 
         members, mask, active = round.graph[:3]
-        inputs = (jax.random.split(key, len(members)), members, mask & active[:, None], rows)
-        each = 4 * members.shape[1] * bytes_of(jax.eval_shape(_one, decoded))
-        new = map_in_chunks(at_receiver, inputs, None, each)
         itself = members[:, 0]
+        samples = [] if self.loss is None else [leaf[itself] for leaf in round.clients[:3]]
+        keys = jax.random.split(key, len(members))
+        inputs = (keys, members, mask & active[:, None], rows, *samples)
+        each = 4 * members.shape[1] * bytes_of(jax.eval_shape(_one, decoded))
+        each += 3 * bytes_of(jax.eval_shape(_one, samples))  # and what the loss makes of them
+        new = map_in_chunks(at_receiver, inputs, None, each)
         return jax.tree.map(
             lambda n, d: jnp.where(active.reshape(-1, *[1] * (d.ndim - 1)), n, d[itself]),
             *(new, decoded),
@@ -217,6 +241,18 @@ class Exchange:
         """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
         decoded = self.send(key, round, tree, around, kind=kind)
         return self.combine(jax.random.fold_in(key, COMBINED), round, rows, decoded)
+
+    def row_factors(self, graph: Graph, server: bool = False) -> Array | None:
+        """By what the rows of Jacobians that aggregators hear are multiplied, [H, K]; None: by one.
+
+        server: whether the aggregator is none of the clients; else it is its first member, who
+        hears the truth if it lies itself.
+        """
+        self.ledger.rows = True
+        if self.attack is None or self.attack.row_factor is None:
+            return None
+        lies = jnp.asarray(self.attack.attackers)[graph.members]
+        return jnp.where(lies if server else lies & ~lies[:, :1], self.attack.row_factor, 1.0)
 
 
 def heard_messages(graph: Graph, clients: int) -> tuple[Array, Array]:
@@ -242,9 +278,8 @@ def round_of(
 
     judged: [M] bool, clients over whom means are taken; None: all.
     """
+    clients = clients.arrived_in(number)
     mask = jnp.asarray(clients.mask)
-    if clients.arrival is not None:
-        mask &= clients.arrival <= number
     sizes = mask.sum(axis=1, dtype=jnp.int32)
     exchange = (exchange or Exchange())._replace(ledger=Ledger())
     number = jnp.asarray(number, jnp.int32)
@@ -280,10 +315,21 @@ def one_round(
     state, info = algorithm.step(key, state, round)
     if exchange.codec is not None and not exchange.ledger.coded:
         raise ValueError('this method sends nothing that is coded; leave the compression out')
-    if not exchange.plain and not exchange.ledger.combined:
+    attack, ledger = exchange.attack, exchange.ledger
+    if attack is not None and attack.tamper is not None and not ledger.heard:
         raise ValueError(
-            'attacks and aggregations do not reach a method that combines models in a way of its '
-            'own; leave them out'
+            'attacks on models do not reach a method that combines them in a way of its own; leave '
+            'them out'
+        )
+    if attack is not None and attack.row_factor is not None and not ledger.rows:
+        raise ValueError(
+            'this attack is on the rows of Jacobians, and this method sends none; take one on '
+            'models, or `algorithm=ntk_dfl`, `algorithm=spark` or `algorithm=ntk_fl`'
+        )
+    if exchange.aggregation is not None and not ledger.combined:
+        raise ValueError(
+            'rules of aggregation do not reach a method that combines models in a way of its own, '
+            'as at meetings or without rounds; leave them out'
         )
     if not isinstance(info, Info):  # a method of one's own, of which `algorithm_check` says so
         return state, info

@@ -16,6 +16,7 @@ class NamedRow(NamedTuple):
     default: Any = None  # of the value; None where it has to be given
     # The members, the receiver among them, that a rule needs for its value
     members: Callable[[Any], int] = lambda _: 1
+    takes_loss: bool = False  # whether a rule takes that of a model on the receiver's own samples
 
 
 def row_and_value(
@@ -41,5 +42,5 @@ def row_and_value(
             raise ValueError
         return row, (row.parse(value) if colon else row.default,)
     except ValueError:
-        remedy = f'write {name}:{row.value.partition(",")[0].upper()}'
+        remedy = f'write {name}:{row.value.partition(", ")[0].upper()}'
         raise SettingError(setting, text, f'{name} takes {row.value}', remedy) from None

@@ -46,13 +46,15 @@ def aggregator_bytes(samples: int, model: Model, platform: str | None = None) ->
     return 4 * (matrices * samples**2 + 3 * inputs + 8 * model.size)
 
 
-def client_bytes(samples: int, model: Model, orders: int = 1) -> int:
+def client_bytes(samples: int, model: Model, orders: int = 1, gradients: int = 0) -> int:
     """Bytes that the local training of one client takes; more with large activations.
 
     Two copies of its data, eight of the weights (gradient, update, moments, ascent) and three of
-    the orders of its samples. samples: N, padded; orders: how often its samples are shuffled.
+    the orders of its samples. samples: N, padded; orders: how often its samples are shuffled;
+    gradients: of single samples, held at once.
     """
-    return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size + 3 * samples * orders)
+    of_data = 2 * samples * math.prod(model.input_shape) + 3 * samples * orders
+    return 4 * (of_data + (8 + gradients) * model.size)
 
 
 class Footprint(NamedTuple):

@@ -9,15 +9,24 @@ import jax
 import numpy as np
 
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.data.poisoning import POISONS, poisoned
-from dfl_jax.exchange import ATTACKS, Attack, members_needed, one_round, tamper_named
+from dfl_jax.data import Dataset
+from dfl_jax.evaluation import Holdout
+from dfl_jax.exchange import (
+    ATTACKS,
+    ROW_FACTORS,
+    Attack,
+    attack_named,
+    members_needed,
+    one_round,
+    row_and_value,
+)
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.evaluated_clients import listed_clients
-from dfl_jax.experiment.table_rows import TableRows, function_of, is_code
+from dfl_jax.experiment.poisoning import POISONS, Poison, poisoned, with_triggered
+from dfl_jax.experiment.table_rows import TableRows, function_of, is_code, name_of
 from dfl_jax.setting_error import SettingError
 
-LABELS = 1  # the stream, of a seed, of random labels
 FORMS = 'is neither a share of the clients, as 0.2, nor a number of them, as 3, nor file:PATH'
 
 
@@ -26,13 +35,17 @@ class Adversaries(NamedTuple):
 
     liars: np.ndarray  # [M] bool
     attack: Attack | None  # on messages
-    poison: str | None  # of their data, one of POISONS
+    poison: Poison | None  # of their data
+    named: str  # the attack, as it was given
 
-    def on_data(self, clients: Clients, classes: int, seed: int) -> Clients:
-        """The data on which all train."""
+    def on_data(
+        self, clients: Clients, test: Holdout, dataset: Dataset, seed: int
+    ) -> tuple[Clients, Holdout]:
+        """The data on which all train, and on which models are evaluated. Raises SettingError."""
         if self.poison is None:
-            return clients
-        return poisoned(self.poison, clients, self.liars, classes, (seed, LABELS))
+            return clients, test
+        test = with_triggered(test, self.poison, dataset, self.named)
+        return poisoned(self.poison, clients, self.liars, dataset, seed), test
 
 
 def adversaries(experiment: Description, rows: TableRows, seed: int) -> Adversaries | None:
@@ -41,18 +54,20 @@ def adversaries(experiment: Description, rows: TableRows, seed: int) -> Adversar
     if given.attackers is None:
         return None
     if given.attack is None:
-        remedy = f'choose one of {", ".join((*ATTACKS, *POISONS))}'
+        remedy = f'choose one of {", ".join((*ATTACKS, *ROW_FACTORS, *POISONS))}'
         raise SettingError('attackers', given.attackers, 'need an `attack`', remedy, colon=False)
     liars = _drawn(given.attackers, clients, seed)
-    if given.attack in POISONS:
+    own = is_code('attack', given.attack)
+    if not own and given.attack.partition(':')[0] in POISONS:
         if not rows.task.of_classes:
             text = f'needs targets that are classes, and `task={rows.task.name}` has others'
             raise SettingError('attack', given.attack, text, colon=False)
-        found = Adversaries(liars, None, given.attack)
+        row, value = row_and_value('attack', given.attack, POISONS)
+        found = Adversaries(liars, None, row.make(*value), given.attack)
     else:
-        own = is_code('attack', given.attack)
         lie = function_of('attack', given.attack) if own else given.attack
-        found = Adversaries(liars, Attack(liars, tamper_named(lie, POISONS)), None)
+        attack = attack_named(liars, lie, POISONS)
+        found = Adversaries(liars, attack, None, name_of(given.attack))
     return found if liars.any() else None
 
 
@@ -106,18 +121,20 @@ def check_reached(rows: TableRows, algorithm: Algorithm, clients: Clients, graph
     """Raises SettingError for an attack or an aggregation of messages that the method does not
     send, and for one that makes models of other shapes."""
     exchange = algorithm.exchange
-    if exchange is None or exchange.plain:
+    if exchange is None or not (exchange.attack or exchange.aggregation):
         return
     state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
     first = jax.tree.map(lambda a: a[0], graphs)
-    name = 'aggregation' if exchange.attack is None else 'attack'
-    step = partial(one_round, algorithm)
-    try:
-        new, _ = jax.eval_shape(step, jax.random.key(0), state, 0, first, clients)
-    except SettingError:
-        raise
-    except ValueError as error:
-        raise SettingError(name, rows.values[name], str(error)) from error
+    for name, parts in (('attack', exchange._replace(aggregation=None)), ('aggregation', exchange)):
+        if getattr(parts, name) is None:
+            continue
+        step = partial(one_round, algorithm._replace(exchange=parts))
+        try:
+            new, _ = jax.eval_shape(step, jax.random.key(0), state, 0, first, clients)
+        except SettingError:
+            raise
+        except ValueError as error:
+            raise SettingError(name, rows.values[name], str(error)) from error
     for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
         if before.shape != after.shape:
             text = f'makes weights of shape {after.shape[1:]} out of those of {before.shape[1:]}'
@@ -139,7 +156,8 @@ def check_neighbourhoods(
             f'needs neighbourhoods of at least {needed} members, the client among them, and the '
             f'largest of these graphs has {largest}'
         )
-        remedy = 'lower B, or raise `degree`'
+        asked = 'raise RHO' if str(rule).startswith('mozi') else 'lower B'
+        remedy = f'{asked}, or raise `degree`'
         raise SettingError('aggregation', rule, text, remedy, colon=False)
     most = experiment.adversaries.attackers_each
     if most is None or liars is None:
@@ -149,5 +167,5 @@ def check_neighbourhoods(
     if (found := int(around.max())) > most:
         client = int(members[..., 0].flat[around.argmax()])
         text = f'client {client}, who is honest, has {found} attackers among its neighbours'
-        remedy = 'name others by `attackers=file:PATH`, or change `attackers` or `seed`'
+        remedy = 'set `static_topology`, or name others by `attackers=file:PATH`'
         raise SettingError('attackers_each', most, text, remedy)

@@ -6,7 +6,14 @@ from typing import Any
 
 from dfl_jax import data
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
-from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS, Architectures, Gain, Graphs
+from dfl_jax.experiment.run_settings import (
+    OF_FAMILIES,
+    OF_PARTITIONS,
+    Architectures,
+    Gain,
+    Graphs,
+    Privacy,
+)
 from dfl_jax.experiment.table_rows import is_own, name_of, row_of
 from dfl_jax.methods import EVENTS, Method
 from dfl_jax.setting_error import SettingError
@@ -82,6 +89,10 @@ def unused_settings(value: Callable[[str], Any], method: Method) -> dict[str, st
     of_method = f'`algorithm={name_of(value("algorithm"))}`'
     settings = flat_settings(method)
     unused |= {n: f'{of_method}; leave it out' for n in flat_settings_of_all() if n not in settings}
+    if 'dp_clip' not in settings:
+        covered = f'{of_method}, whose messages no noise covers; leave it out'
+        unused |= {n: covered for n in unused if n.startswith('dp_')}
+        unused |= dict.fromkeys(_fields(Privacy), covered)
     if method.graphs == EVENTS:
         clocks = f'{of_method}, whose clients have clocks of their own; leave it out'
         of_rounds = ('client_dropout', 'receive_dropout', 'isolate_dropout', 'barrier')

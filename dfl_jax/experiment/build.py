@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from dfl_jax import data, timing
 from dfl_jax.base import Algorithm, Clients, Graph, PyTree, State
 from dfl_jax.data import feature_shift
-from dfl_jax.evaluation import Holdout, choose_samples, consensus_weights
+from dfl_jax.evaluation import CLIENTS, Holdout, choose_samples, consensus_weights
 from dfl_jax.execution import Footprint
 from dfl_jax.experiment.adversaries import (
     adversaries,
@@ -33,7 +33,10 @@ from dfl_jax.experiment.evaluated_clients import check_architectures, chosen_cli
 from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.experiment.networks import build_network
+from dfl_jax.experiment.own_models import check_own_models
 from dfl_jax.experiment.placement import bytes_of_graphs, chunk_of, footprint_of, mesh_for
+from dfl_jax.experiment.privacy import EPSILON, Spending, with_privacy
+from dfl_jax.experiment.privacy_checks import check_covered
 from dfl_jax.experiment.simulated_time import plan_events, simulated_world
 from dfl_jax.experiment.streams import streams
 from dfl_jax.experiment.table_rows import TableRows, table_rows
@@ -41,7 +44,6 @@ from dfl_jax.heterogeneous import Population
 from dfl_jax.methods import EVENTS
 from dfl_jax.models import Model
 from dfl_jax.run_checks import check_theory
-from dfl_jax.setting_error import SettingError
 from dfl_jax.timing import ROUNDS, Rules, World
 
 
@@ -70,6 +72,7 @@ class BuiltExperiment:
     rules: Rules = ROUNDS  # who waits for what there
     judged: np.ndarray | None = None  # [M] bool, over whom means are taken; None for all
     attackers: np.ndarray | None = None  # [M] bool, who lies; None for nobody
+    spending: Spending | None = None  # of privacy; None where no epsilon is claimed
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -81,6 +84,14 @@ class BuiltExperiment:
             return resolved
         clients = self.population.clients.items()
         return resolved | {'architectures': {name: len(c) for name, c in clients}}
+
+    def completed(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row of an evaluation, with the epsilon that a private run has spent by then."""
+        if self.spending is None:
+            return row
+        each = self.spending.after(row['round'])
+        of_clients = row[CLIENTS] | {EPSILON: each.tolist()}
+        return row | {EPSILON: float(each.max()), CLIENTS: of_clients}
 
     def consensus(self, state: State, rounds: int) -> PyTree:
         """The parameters of the consensus model after so many rounds."""
@@ -116,6 +127,9 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
             experiment, configured, model, graphs, world, sizes, seeds['links']
         )
         world = None  # their time is in the schedule
+    configured, spending, graphs = with_privacy(
+        configured, experiment.privacy, sizes, graphs, experiment.partition.arrival is not None
+    )
     check_neighbourhoods(experiment, intact, liars and liars.liars, configured)
     gain = initial_gain(experiment, rows, configured, intact, sizes, seeds['gain'])
     x, y, test_x = dataset.train_x, dataset.train_y, dataset.test_x
@@ -128,14 +142,14 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
                 f'{late} of {sizes.sum()} samples arrive after the last round of this run',
                 stacklevel=2,
             )
-    if liars is not None:
-        clients = liars.on_data(clients, dataset.classes, seeds['adversaries'])
     validation = data.pack(x, y, kept, empty=True) if any(map(len, kept)) else None
     if rows.shift is not None:
         clients, validation, test_x = feature_shift.shifted(
             *(rows.shift, clients, validation, test_x), seeds['feature_shift']
         )
     test = Holdout(test_x, dataset.test_y)
+    if liars is not None:  # after the shift, so that a trigger looks the same in the test set
+        clients, test = liars.on_data(clients, test, dataset, seeds['adversaries'])
 
     mesh = mesh_for(experiment.placement, model, clients, graphs, rows.method)
     run = configured.run._replace(members=graphs.mask.shape[2])
@@ -144,10 +158,8 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     algorithm = make_checked(configured, network, dataset.train_y)
     check_theory(algorithm, clients, graphs)
     check_reached(rows, algorithm, clients, graphs)
-    if validation is not None and algorithm.predict_own is None:
-        share = experiment.partition.validation_share
-        text = f'{configured.name} offers no local accuracy'
-        raise SettingError('validation_share', share, text, 'leave it out')
+    check_covered(algorithm, configured, model)
+    check_own_models(experiment, configured.name, algorithm, parts, kept, judged)
     of_graphs = bytes_of_graphs(graphs, evaluation.eval_every)
     footprint = footprint_of(algorithm, clients, test, work, mesh, of_graphs)
     rules = Rules(barrier=time.barrier, period=time.round_seconds or 0.0)
@@ -173,6 +185,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
         evaluated=evaluated,
         judged=judged,
         attackers=None if liars is None else liars.liars,
+        spending=spending,
         # A client that is offline sits a round out, and no other waits for it
         world=world and (world._replace(online=None) if time.round_seconds else world),
         rules=rules,

@@ -31,6 +31,7 @@ def describe(built: BuiltExperiment) -> dict[str, Any]:
         'given': [name for name in settings if name in built.experiment.given],
         'label': built.configured.method.label,
         'algorithm': built.resolved,
+        **({'privacy': built.spending.claim} if built.spending else {}),
         'inputs': fingerprint(built),
         'versions': {'python': platform.python_version()}
         | {package: version(package) for package in PACKAGES},

@@ -18,6 +18,7 @@ from dfl_jax.experiment.run_settings import (
     Network,
     Partition,
     Placement,
+    Privacy,
     Time,
     bounds_of,
     settings_of_runs,
@@ -55,6 +56,7 @@ class Description:
       time: Simulated seconds.
       architectures: Clients of different architectures, and who meets.
       gain: What clients know of the network for a gain-corrected start.
+      privacy: What an epsilon is claimed for.
       evaluation: When models are evaluated, and on what.
       placement: Where it is computed.
       rounds: Communication rounds T.
@@ -71,6 +73,7 @@ class Description:
     architectures: Architectures = field(default_factory=Architectures)
     gain: Gain = field(default_factory=Gain)
     adversaries: Adversaries = field(default_factory=Adversaries)
+    privacy: Privacy = field(default_factory=Privacy)
     evaluation: Evaluation = field(default_factory=Evaluation)
     placement: Placement = field(default_factory=Placement)
     rounds: int = 10

@@ -17,6 +17,7 @@ from dfl_jax.asynchronous import Slots
 from dfl_jax.base import Graph
 from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
+from dfl_jax.experiment.poisoning import POISONS
 from dfl_jax.setting_error import InputError
 
 REASONS = {  # what may have changed, by the name of the digest
@@ -28,6 +29,7 @@ REASONS = {  # what may have changed, by the name of the digest
     'evaluated': 'which test samples evaluate the clients (`client_eval_samples`)',
     'judged': 'the clients over which means are taken (`evaluate_clients`)',
     'attackers': 'the clients that lie (`attackers`)',
+    'poison': 'what the clients that lie train on (`attack`)',
     'arrival': 'when samples arrive (`arrival`)',
     'code': 'the source file of an algorithm, a model, a task or a loader of your own',
 }
@@ -38,7 +40,8 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
     data, partition, samples kept for validation, networks, world, the choice of test samples and
     of clients, when samples arrive, and code of one's own; and how JAX is set beside the flags."""
     evaluated, judged, arrival = built.evaluated, built.judged, built.clients.arrival
-    attackers = built.attackers
+    attackers, attack = built.attackers, str(built.experiment.adversaries.attack)
+    poisoned = attackers is not None and attack.partition(':')[0] in POISONS
     dataset, graphs, population = built.dataset, built.graphs, built.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
@@ -51,6 +54,7 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
         'evaluated': None if evaluated is None else _digest([evaluated]),
         'judged': None if judged is None else _digest([judged]),
         'attackers': None if attackers is None else _digest([attackers]),
+        'poison': _digest(map(np.asarray, built.clients[:2])) if poisoned else None,
         'arrival': None if arrival is None else _digest([np.asarray(arrival)]),
         'code': built.rows.digest,
         'jax': settings_of_jax(),

@@ -88,7 +88,8 @@ class Run:
                 if next(self._trained, None) is None:
                     break
         self._lock.close()
-        if not self.rows or self.rows[-1]['round'] < self.experiment.rounds:
+        session = self._session
+        if session is None or not self.rows or self.rows[-1]['round'] < session.rounds:
             raise ValueError(
                 'this run was interrupted; start another, or resume what it has written'
             )

@@ -133,8 +133,13 @@ class RunDirectory:
 
     def _short(self, rows: list[tuple[Row, str]]) -> str | None:
         """What is wrong with the evaluations of a run that is done, where they lack the last."""
-        rounds = self.config()['settings'].get('rounds')
-        if not isinstance(rounds, int) or (rows and rows[-1][0]['round'] == rounds):
+        config = self.config()
+        rounds, inputs = config['settings'].get('rounds'), config.get('inputs')
+        graphs = inputs.get('graphs') if isinstance(inputs, dict) else None
+        drawn = graphs.get('rounds') if isinstance(graphs, dict) else None
+        if type(rounds) is int and type(drawn) is int:  # fewer where its privacy ends it early
+            rounds = min(rounds, drawn)
+        if type(rounds) is not int or (rows and rows[-1][0]['round'] == rounds):
             return None
         return f'{self.metrics_file} does not end at round {rounds}, and the run is done'
 
@@ -143,7 +148,8 @@ class RunDirectory:
         return self._metrics.undamaged()
 
     def client_rows(self) -> list[Row]:
-        """What the evaluations say of each client, {'round': r, metric: [M], 'loss': [M]}.
+        """What the evaluations say of each client, {'round': r, metric: [M], 'loss': [M]},
+        and who of them attacks, 'attacker': [M], where some do.
 
         Empty for a run from before clients.jsonl. Raises ValueError where the file is damaged.
         """

@@ -11,6 +11,8 @@ from typing import Any
 
 from dfl_jax.method_settings import Setting, described_part
 
+ADVERSARIES = ('eavesdropper', 'neighbour', 'server')
+
 
 def setting(
     default: Any,
@@ -32,9 +34,9 @@ class Network:
     """The model of every client.
 
     Args:
-      model: Network: mlp (one hidden layer of 100), linear, cnn, cnn3, vgg16, gru (for texts); an
-        architecture, e.g. cnn-32-64, resnet-64-128-256-512, vit-512-512 or efficientnet-b0; or
-        package.module:factory.
+      model: Network: mlp (one hidden layer of 100), linear, cnn, cnn3, cnn_dropout, vgg16, gru (for
+        texts); an architecture, e.g. cnn-32-64, resnet-64-128-256-512, vit-512-512 or
+        efficientnet-b0; or package.module:factory.
       hidden: Hidden widths of `model=mlp`, e.g. 512,256,128 (default 100).
       initializer: Distribution of the initial weights: he_normal (the default of most models),
         he_uniform, glorot_normal, glorot_uniform, lecun_normal, lecun_uniform or orthogonal.
@@ -98,9 +100,10 @@ class Partition:
 
     Args:
       clients: Number of clients M.
-      partition: One of iid, balanced, dirichlet, dirichlet_split, zipf, lognormal, shards, natural
-        (each client is one user of the data set, drawn at random where there are more users than
-        clients) or writer (each client is a group of its users).
+      partition: One of iid, balanced, dirichlet, dirichlet_split, zipf, lognormal, shards,
+        two_group (half of the classes at half of the clients), natural (each client is one user of
+        the data set, drawn at random where there are more users than clients) or writer (each
+        client is a group of its users).
       alpha: Dirichlet concentration; smaller is more heterogeneous.
       zipf_exponent: For `partition=zipf`: exponent of the distribution of the shares of a class,
         above 1; a smaller one has larger shares.
@@ -277,18 +280,46 @@ class Adversaries:
     Args:
       attackers: Which clients lie: a share of them, e.g. 0.2, or a number, e.g. 3, drawn at random
         by `seed`; or file:PATH, a JSON list of client numbers. Means are taken over the others.
-        What they do is `attack`.
+        What they do is `attack`: sign_flip, alie:1.5, label_flip, ... (docs/adversaries.md).
       attackers_each: Refuse graphs in which an honest client has more attackers than this among
         its neighbours.
       attack: What attackers send: sign_flip or sign_flip:SCALE, gaussian:SIGMA, zero, nan,
         same_value:VALUE, random_model, alie:Z, ipm:EPSILON, dissensus:EPSILON, or
-        package.module:function. Or the labels that they train on, and then send honestly what they
-        learnt: label_flip or random_labels (docs/adversaries.md).
+        package.module:function; or jacobian_flip or jacobian_flip:SCALE, the rows of their
+        Jacobians alone. Or what they train on, and then send honestly what they learnt: label_flip,
+        random_labels, or backdoor:SHARE of their samples (docs/adversaries.md).
     """
 
     attackers: str | None = setting(None, path='^file:')
     attackers_each: int | None = setting(None, least=0)
     attack: str | None = None
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What an epsilon is claimed for; `dp_clip` and `dp_noise_multiplier`, of the method's local
+    training, are the mechanism (docs/privacy.md).
+
+    Args:
+      dp_epsilon: Epsilon of the whole run, of the client that spends most: the noise follows from
+        it where `dp_noise_multiplier` is left out; else a run that spends more is refused.
+      dp_delta: For which epsilon is given, below one over the number of samples of a client, or of
+        clients.
+      dp_adversary: Against whom epsilon is claimed: `eavesdropper`, who hears all messages and
+        knows no noise that neighbours share; `neighbour`, any one client, who knows that of its own
+        links, too; or `server`, who sees the average of all clients alone (central privacy), where
+        that is all that a round leaves.
+      dp_share_noise: Choose `dp_correlated_noise`, too, such that least noise stays in the models
+        at this `dp_epsilon`, if all rounds had the graph of the first (DECOR).
+      stop_at_epsilon: End before the round that would spend more than `dp_epsilon`, in place of
+        refusing the run.
+    """
+
+    dp_epsilon: float | None = None
+    dp_delta: float | None = None
+    dp_adversary: str = setting('eavesdropper', choices=ADVERSARIES)
+    dp_share_noise: bool = False
+    stop_at_epsilon: bool = False
 
 
 @dataclass(frozen=True)
@@ -302,11 +333,16 @@ class Evaluation:
         sees all.
       evaluate_clients: JSON file with the numbers of the clients over which means are taken and
         whose models make the consensus model (default: all). clients.jsonl has all in any case.
+      membership: Report how well somebody who receives a model tells samples that its client
+        trained on from others by their losses, as membership_auc_mean and more in metrics.jsonl.
+        The others are those of `validation_share`, and without it the test samples. Not for
+        ntk_fl, whose clients have no models of their own.
     """
 
     eval_every: int = setting(1, least=1)
     client_eval_samples: int | None = setting(None, least=1)
     evaluate_clients: str | None = setting(None, path='^')
+    membership: bool = False
 
 
 @dataclass(frozen=True)
@@ -352,6 +388,7 @@ PARTS: dict[str, type] = {  # the fields of an Experiment that hold settings, in
     'architectures': Architectures,
     'gain': Gain,
     'adversaries': Adversaries,
+    'privacy': Privacy,
     'evaluation': Evaluation,
     'placement': Placement,
 }

@@ -117,6 +117,7 @@ class Session:
                 eval_every=built.experiment.evaluation.eval_every,
                 client_eval_samples=built.evaluated,
                 validation=built.validation,
+                membership=built.experiment.evaluation.membership,
                 resume=self._resume,
                 mesh=built.mesh,
                 world=built.world,
@@ -128,7 +129,8 @@ class Session:
                 on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
             )
             self._resume = None  # its memory is the run's
-            for row, state, reached in evaluations:
+            for evaluated, state, reached in evaluations:
+                row = built.completed(evaluated)
                 with undisturbed():
                     self.state = state
                     self._keep(row, reached)

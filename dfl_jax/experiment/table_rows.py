@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 from dfl_jax import data, models
 from dfl_jax.data import feature_shift
-from dfl_jax.exchange import ATTACKS, RULES
+from dfl_jax.exchange import ATTACKS, ROW_FACTORS, RULES
+from dfl_jax.experiment.poisoning import POISONS
 from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS
 from dfl_jax.method_settings import nearest
 from dfl_jax.methods import METHODS, Method, exchanging
@@ -39,7 +40,11 @@ SETTINGS_OF_CODE = (
     *('optimizer', 'lr_schedule', 'aggregation', 'attack'),
 )
 # Of these the tables whose names may be followed by a colon and a value
-WITH_VALUES: dict[str, Any] = {'lr_schedule': SCHEDULES, 'aggregation': RULES, 'attack': ATTACKS}
+WITH_VALUES: dict[str, Any] = {
+    'lr_schedule': SCHEDULES,
+    'aggregation': RULES,
+    'attack': ATTACKS | ROW_FACTORS | POISONS,
+}
 
 
 def name_of(value: Any) -> str:

@@ -20,6 +20,7 @@ from dfl_jax.heterogeneous.rounds import (
     TRAINING,
     MeetingState,
     architecture_means,
+    heard_models,
     losses_of_round,
     meeting_method,
     meeting_rounds,

@@ -16,6 +16,7 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, Graph
+from dfl_jax.exchange import COMBINED, Exchange
 from dfl_jax.execution import client_bytes, map_present
 from dfl_jax.heterogeneous.population import Groups, Population, Stacked, by_position
 from dfl_jax.training import (
@@ -75,9 +76,12 @@ def _orders(key: Array, mask: Array, epochs: int, size: int) -> Array:
 def mutual_learning(
     population: Population, settings: LocalTraining, mutual: Mutual, chunk: int | None
 ) -> Callable[..., tuple[Stacked, dict[str, Array]]]:
-    """learn(key, models, participants, graph, clients, round, balance) -> (models, losses).
+    """learn(key, models, participants, graph, clients, round, balance, exchange=None) -> (models,
+    losses).
 
     Every aggregator's members go through the data of its client, column 0, `mutual.epochs` times.
+    In an exchange with attackers, those that are aggregators lie to their members about their own
+    logits; None is for models that no other client hears.
     The optimiser is that of `settings`, and its state starts afresh. Models have leaves [S, ...];
     losses [S] are means over the steps of the loss of the labels alone.
 
@@ -95,6 +99,7 @@ def mutual_learning(
         clients: Clients,
         round: Array,
         balance: Balance,
+        exchange: Exchange | None = None,
     ) -> tuple[Stacked, dict[str, Array]]:
         k_orders, k_steps = jax.random.split(key)
         aggregators, members = graph.members.shape
@@ -116,12 +121,17 @@ def mutual_learning(
 
         def step(number, carry):
             models, moments, losses = carry
-            k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
+            k_step = jax.random.fold_in(k_steps, number)
+            k_crop, k_apply = jax.random.split(k_step)
             batches = jax.vmap(aggregator_batch, (0, 0, 0, 0, 0, None))(
                 jax.random.split(k_crop, aggregators), *data[:2], orders, samples, number
             )
             taught = _exchanged(population, models, participants, graph, batches.x, k_apply, chunk)
-            mixed = partial(_mixed, weights, taught)
+            told = None
+            if exchange is not None and exchange.attack is not None:
+                k_told = jax.random.fold_in(k_step, COMBINED)
+                told = _told(k_told, exchange, graph, weights, taught)
+            mixed = partial(_mixed, weights, taught, told)
             targets = mixed(mutual.temperature)
             # What teachers say without a temperature, by which WSL weighs the samples
             said = mixed(1) if mutual.weighted_samples else targets
@@ -210,10 +220,35 @@ def _exchanged(
     return by_position(logits, participants, graph)
 
 
-def _mixed(weights: Array, logits: Array, temperature: float) -> Array:
-    """sum_q w_q p_q of the teachers of every student, [H, K, B, C], as the logits."""
+def _told(key: Array, exchange: Exchange, graph: Graph, weights: Array, logits: Array) -> Array:
+    """The aggregator's logits as each of its members hears them, [H, K, B, C].
+
+    The other members' are those of the models that they sent, be these lies or not.
+    """
+    aggregators, members = graph.members.shape
+
+    def to_student(key, student, logits, members, delivered, weights):
+        hearers = members.at[0].set(members[student])
+        rows = weights[student], logits[student]
+        return exchange.heard(key, logits, members, delivered, *rows, hearers)[0]
+
+    keys = jax.random.split(key, (aggregators, members))
+    to_all = jax.vmap(to_student, (0, 0, None, None, None, None))
+    students = jnp.broadcast_to(jnp.arange(members), graph.members.shape)
+    delivered = graph.mask & graph.active[:, None]
+    return jax.vmap(to_all)(keys, students, logits, graph.members, delivered, weights)
+
+
+def _mixed(weights: Array, logits: Array, told: Array | None, temperature: float) -> Array:
+    """sum_q w_q p_q of the teachers of every student, [H, K, B, C], as the logits.
+
+    told: the aggregator's, as each student hears them; None: as they are.
+    """
     p = jax.nn.softmax(logits / temperature)
-    return jnp.einsum('hnq,hqbc->hnbc', weights, p, precision='highest')
+    if told is None:
+        return jnp.einsum('hnq,hqbc->hnbc', weights, p, precision='highest')
+    others = _mixed(weights[..., 1:], logits[:, 1:], None, temperature)
+    return others + weights[..., :1, None] * jax.nn.softmax(told / temperature)
 
 
 def _distillation(z: Array, target: Array, plain: Array, y: Array, mutual: Mutual) -> Array:

@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
+from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, State
 from dfl_jax.checks import check_choice
-from dfl_jax.exchange import SENT, Exchange
+from dfl_jax.exchange import COMBINED, SENT, Exchange
+from dfl_jax.exchange.aggregation import weighted_sum
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.mutual_flops import local_flops, meeting_flops
@@ -68,7 +71,8 @@ def meeting_rounds(
       chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
       back: whether models travel back to the senders, who wait for them.
-      mutual: how models teach each other while they are combined, for the flops that it takes.
+      mutual: how models teach each other while they are combined, where `combine` does not average
+        them.
       shared: whether all clients of an architecture go on with its first participant's model, as
         if a server handed it out before their next training.
 
@@ -86,13 +90,15 @@ def meeting_rounds(
         (params,), graph, clients = state, round.graph, round.clients
         participants = assign_participants(population, graph)
         training = participants if aggregators_train else without_aggregators(participants, graph)
-        models, losses = local(
-            k_train, gather(params, participants), training, clients, round.number
-        )
-        models = send_models(k_to, round, population, models, participants)
+        own, losses = local(k_train, gather(params, participants), training, clients, round.number)
+        models = send_models(k_to, round, population, own, participants)
+        k_lies = jax.random.fold_in(k_to, COMBINED)
+        models = heard_models(k_lies, round, models, participants, averaged=mutual is None)
         models = combine(k_combine, models, participants, round)
         if back:
             models = send_models(k_back, round, population, models, participants, back=True)
+        if mutual is not None:
+            models = _without_lies(round, models, own, participants)
         sizes = round.sizes
         flops = local_flops(population, settings, training, sizes)
         combining = jnp.zeros_like(flops)
@@ -267,6 +273,67 @@ def send_models(
         group, members = participants[name], graph.members.shape[1]
         sent[name] = _decoded(k_coded, exchange, models[name], group, members)
     return sent
+
+
+def heard_models(
+    key: Array, round: Round, models: Stacked, participants: Groups, *, averaged: bool
+) -> Stacked:
+    """The models of participants as they are heard at their meetings, leaves [S, ...].
+
+    A sender that attacks lies to an honest aggregator. An aggregator that attacks lies where its
+    model is `averaged` with those of honest senders, whose messages it hears as they are. An attack
+    is on the members of one architecture at one aggregator: it knows the aggregator's model if that
+    is of the architecture, else the mean of the honest ones, and weighs them by their samples.
+    """
+    graph, exchange = round.graph, round.exchange
+    if exchange.attack is None:
+        return models
+    members, sizes = graph.members, round.sizes[graph.members]
+    attackers = jnp.asarray(exchange.attack.attackers)
+    honest = ~attackers[members] & graph.mask & graph.active[:, None]
+    hearers = jnp.broadcast_to(members[:, :1], members.shape)
+    if averaged:
+        first_honest = jnp.argmax(honest, axis=1, keepdims=True)  # itself where nobody is
+        hearers = hearers.at[:, :1].set(jnp.take_along_axis(members, first_honest, axis=1))
+    heard = {}
+    for number, (name, group) in enumerate(participants.items()):
+        count = len(group.position)
+        rows = by_position({name: 1 + jnp.arange(count)}, {name: group}, graph)  # [H, K]
+        rows = jnp.where(rows > 0, rows - 1, count)  # that where there is none of them
+
+        def at_meeting(told, inputs, sent=models[name], count=count):
+            key, rows, members, hearers, honest, sizes = inputs
+            here = rows < count
+            sent = jax.tree.map(
+                lambda a: jnp.take(a, rows, axis=0, mode='fill', fill_value=0), sent
+            )
+            rank = here * (1 + honest + 2 * (jnp.arange(len(rows)) == 0))
+            known = here & (rank == rank.max())
+            own = weighted_sum(known / jnp.maximum(known.sum(), 1), sent)
+            samples = (here * sizes).sum()
+            weights = here * sizes / jnp.maximum(samples, 1)
+            met = here & (samples > 0) if averaged else here  # else there is no mean, and no lie
+            lies = exchange.heard(key, sent, members, met, weights, own, hearers)
+            return jax.tree.map(lambda t, x: t.at[rows].set(x, mode='drop'), told, lies), None
+
+        keys = jax.random.split(jax.random.fold_in(key, number), len(rows))
+        of_meetings = keys, rows, members, hearers, honest, sizes
+        heard[name], _ = lax.scan(at_meeting, models[name], of_meetings)
+    return heard
+
+
+def _without_lies(round: Round, models: Stacked, own: Stacked, participants: Groups) -> Stacked:
+    """The models that were taught, leaves [S, ...], but the `own` ones of senders that sent a lie:
+    what became of a lie is nobody's model."""
+    graph, attack = round.graph, round.exchange.attack
+    if attack is None:
+        return models
+    attackers, kept = jnp.asarray(attack.attackers), {}
+    for name, group in participants.items():
+        aggregator = graph.members[group.position // graph.members.shape[1], 0]
+        lied = attackers[group.client] & ~attackers[aggregator]
+        kept[name] = jax.vmap(optax.tree.where)(lied, own[name], models[name])
+    return kept
 
 
 def _decoded(

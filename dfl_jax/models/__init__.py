@@ -1,7 +1,7 @@
 """Flax modules and what binds one to a data set's shapes."""
 
 from dfl_jax.models.architectures import MODES, architecture, expand
-from dfl_jax.models.cnn import CNN3, VGG16, ConvNet, SmallCNN
+from dfl_jax.models.cnn import CNN3, VGG16, ConvNet, DropoutCNN, SmallCNN
 from dfl_jax.models.efficientnet import EfficientNet
 from dfl_jax.models.gru import GRU
 from dfl_jax.models.initializers import INITIALIZERS, with_initializer

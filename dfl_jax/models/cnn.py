@@ -47,6 +47,30 @@ class CNN3(nn.Module):
         return dense_layers(x, (128, 64), self.classes)
 
 
+class DropoutCNN(nn.Module):
+    """Convolutions 3x3 with 32 and 64 channels, pooled once, then dense 128 and C; with dropout.
+
+    The network of He, Karimireddy & Jaggi (2022) on MNIST: no padding, dropout of whole channels
+    (0.25) and of the dense layer (0.5). Weights uniform within 1 / sqrt(fan-in), as PyTorch draws
+    them; zero biases.
+    """
+
+    classes: int
+    dense_head = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        """[B, height, width, channels] -> [B, C]; `train` drops out, by the key named dropout."""
+        uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
+        x = x.transpose(3, 1, 2, 0)  # [channels, height, width, B]
+        x = nn.relu(BatchLastConv(32, 3, 'VALID', uniform)(x))
+        x = max_pool(BatchLastConv(64, 3, 'VALID', uniform)(x))
+        x = nn.Dropout(0.25, broadcast_dims=(1, 2))(x, deterministic=not train)
+        x = nn.relu(nn.Dense(128, kernel_init=uniform)(x.reshape(-1, x.shape[-1]).T))
+        x = nn.Dropout(0.5)(x, deterministic=not train)
+        return nn.Dense(self.classes, kernel_init=uniform)(x)
+
+
 class ConvNet(nn.Module):
     """The CNNs of DFML's Table 10: for each entry of `channels` a convolution 5x5, ReLU, 2x2 max
     pooling and layer normalisation, then dense C.

@@ -6,7 +6,7 @@ depthwise convolution as a sum of shifted images, take a tenth of the time or le
 29): docs/benchmarks.md, "Constants".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class Conv(nn.Conv):
 
 
 class BatchLastConv(nn.Module):
-    """A square convolution of images [channels, height, width, B] with zeros around them ('SAME').
+    """A square convolution of images [channels, height, width, B].
 
     The parameters are those of `Conv`. Patches are copied in runs of w B numbers, where `Conv`
     copies runs of the channels: half the time to five sixths (2026-11-23).
@@ -52,17 +52,20 @@ class BatchLastConv(nn.Module):
 
     features: int
     size: int
+    padding: str = 'SAME'
+    kernel_init: Callable[..., jax.Array] = nn.initializers.he_normal()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        he = nn.initializers.he_normal()
         shape = (self.size, self.size, x.shape[0], self.features)
-        kernel = self.param('kernel', he, shape, jnp.float32).reshape(-1, self.features)
+        kernel = self.param('kernel', self.kernel_init, shape, jnp.float32)
+        kernel = kernel.reshape(-1, self.features)
         bias = self.param('bias', nn.initializers.zeros, (self.features,), jnp.float32)
-        padded = _padded(x, shape[:2], (1, 1), 'SAME')
+        padded = _padded(x, shape[:2], (1, 1), self.padding)
         across = jnp.stack(_windows(padded, 2, self.size, 1))
-        patches = jnp.stack(_windows(across, 2, self.size, 1)).reshape(len(kernel), -1)
-        return (kernel.T @ patches).reshape(-1, *x.shape[1:]) + bias.reshape(-1, 1, 1, 1)
+        patches = jnp.stack(_windows(across, 2, self.size, 1))
+        products = kernel.T @ patches.reshape(len(kernel), -1)
+        return products.reshape(-1, *patches.shape[3:]) + bias.reshape(-1, 1, 1, 1)
 
 
 class DepthwiseConv(nn.Module):

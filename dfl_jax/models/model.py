@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
+from dfl_jax.models.cnn import CNN3, VGG16, DropoutCNN, SmallCNN
 from dfl_jax.models.gru import GRU
 from dfl_jax.models.mlp import MLP, Linear
 from dfl_jax.models.switches import SWITCHES, Dropouts, Switched
@@ -23,6 +23,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     'linear': Linear,
     'cnn': SmallCNN,
     'cnn3': CNN3,
+    'cnn_dropout': DropoutCNN,
     'vgg16': VGG16,
     'gru': GRU,
 }

@@ -19,7 +19,7 @@ from dfl_jax.ntk.aggregator_data import (
 from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.evolution import evolve
 from dfl_jax.ntk.kernels import kernel_fn
-from dfl_jax.ntk.linearized import Linearization, linearization, projected
+from dfl_jax.ntk.linearized import Linearization, linearization, projected, with_row_factors
 from dfl_jax.ntk.precision import at_precision
 from dfl_jax.ntk.update import TIMESTEPS, NtkUpdate, ntk_update
 from dfl_jax.ntk.update_flops import flops_of_update, total_flops

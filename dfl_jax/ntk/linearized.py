@@ -85,6 +85,23 @@ def linearization(
     return linearize
 
 
+def with_row_factors(linearized: Linearization, factors: Array | None) -> Linearization:
+    """The linearization whose J has the rows of each member's samples times its factor.
+
+    factors: [K], of the members whose samples, equally many, follow one another; None: ones.
+    """
+    if factors is None:
+        return linearized
+    f0, kernel, vjp, moved = linearized
+    r = jnp.repeat(factors.astype(f0.dtype), f0.shape[1] // len(factors))[None]  # [1, N]
+    return Linearization(
+        f0,
+        (lambda s: r * kernel(r * s)) if callable(kernel) else r.T * kernel * r,
+        lambda s: vjp(r * s),
+        moved and (lambda s, scale: moved(r * s, scale)),
+    )
+
+
 def projected(
     model: Model,
     projection: RandomProjection,

@@ -197,7 +197,7 @@ def check_run(run: Any, needed: Iterable[str]) -> None:
 
 def scale_of(column: str) -> int:
     """100 for a share that is shown in percent, else 1."""
-    return 100 if 'accuracy' in column else 1
+    return 100 if 'accuracy' in column or column == 'attack_success' else 1
 
 
 def is_number(value: Any) -> bool:

@@ -3,8 +3,9 @@
 Everything is written for one client and mapped over the network.
 """
 
-from dfl_jax.training.batches import Batch, batch_at, epoch_orders, take
+from dfl_jax.training.batches import OVERFLOW, Batch, batch_at, epoch_orders, take
 from dfl_jax.training.local import (
+    Lasting,
     augmented,
     batch_loss,
     client_training,

@@ -1,5 +1,6 @@
 """Minibatches of one client's samples."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,8 @@ from jax import lax
 
 from dfl_jax.base import Array
 
+OVERFLOW = 1e-30  # probability that a batch by Poisson sampling has more samples than its bound
+
 
 class Batch(NamedTuple):
     """What one step sees."""
@@ -15,6 +18,21 @@ class Batch(NamedTuple):
     x: Array  # [B, ...], zero where padded
     y: Array  # [B, ...], zero where padded
     weight: Array  # [B], one for a sample, zero for padding
+
+
+def batch_bound(size: int, most: int) -> int:
+    """The samples for which a batch drawn by Poisson sampling has room.
+
+    size: expected samples; most: N. A batch of more has a probability below OVERFLOW: that of a
+    binomial number is at most Chernoff's bound e^-size (e size / k)^k.
+
+    >>> batch_bound(20, 1000)
+    93
+    """
+    bound = size
+    while -size + bound - bound * math.log(bound / size) > math.log(OVERFLOW):
+        bound += 1
+    return min(bound, most)
 
 
 def epoch_orders(key: Array, mask: Array, epochs: int, begun: Array | None = None) -> Array:
@@ -49,6 +67,14 @@ def rows_at(orders: Array, samples: Array, number: Array, size: int) -> tuple[Ar
     epoch, first = number // in_epoch, number % in_epoch * size
     rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
     return rows, first + jnp.arange(size) < samples
+
+
+def poisson_rows(key: Array, mask: Array, rate: Array, bound: int) -> tuple[Array, Array]:
+    """The rows [bound] of a batch in which each sample is with probability `rate`, and which of
+    them are valid, bool [bound]; mask [N]. What is more than `bound` is left out."""
+    chosen = mask & (jax.random.uniform(key, mask.shape) < rate)
+    (rows,) = jnp.nonzero(chosen, size=bound, fill_value=0)
+    return rows, jnp.arange(bound) < chosen.sum()
 
 
 def batch_at(x: Array, y: Array, orders: Array, samples: Array, number: Array, size: int) -> Batch:

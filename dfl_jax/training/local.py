@@ -7,7 +7,7 @@ would alone.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +19,39 @@ from dfl_jax.data.augment import standard
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.execution.flops import flops_of
 from dfl_jax.models import Model
-from dfl_jax.training.batches import Batch, epoch_orders, rows_at, take
-from dfl_jax.training.local_settings import LocalTraining
+from dfl_jax.training.batches import (
+    Batch,
+    batch_bound,
+    epoch_orders,
+    poisson_rows,
+    rows_at,
+    take,
+)
+from dfl_jax.training.local_settings import CHUNK, LocalTraining
 from dfl_jax.training.losses import class_shares, label_losses
 from dfl_jax.training.optimisers import learning_rate_factor, named_optimiser
+from dfl_jax.training.private_gradients import private_change, private_gradient
 from dfl_jax.training.sample_span import first_kernel, sample_form, saves_flops
 
+# Streams of a client's key: of its steps, of the noise, and of batches by Poisson sampling
+STEPS, NOISE, BATCHES = range(3)
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
+
+
+class Lasting(NamedTuple):
+    """Weights, and the state of an optimiser that goes on from round to round."""
+
+    params: PyTree
+    moments: PyTree
 
 
 def training_bytes(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
     """Bytes of the local training of one client; samples: N, members: K, of no effect."""
     del members
     names = ('local_epochs', 'local_steps', 'mutual_epochs')
-    return client_bytes(samples, model, max(settings.get(name) or 1 for name in names))
+    orders = max(settings.get(name) or 1 for name in names)
+    each = settings.get('dp_clip') is not None and settings.get('dp_unit') != 'client'
+    return client_bytes(samples, model, orders, CHUNK * each)
 
 
 def training_flops(model: Model, settings: LocalTraining) -> Callable[[Array], Array]:
@@ -84,7 +103,8 @@ def local_training(
     `params`, the 0/1 `support` and `linear` have leaves [M, ...], the support also [M, 1, ...];
     weights where the support is 0 stay as they are, and no norm holds their gradient; `linear` is
     added to every gradient. `round` is a scalar; `losses` [M] is each client's mean loss over its
-    steps, NaN once its weights are not finite.
+    steps, NaN once its weights are not finite. Of a `Lasting` in place of `params`, [M, ...], too,
+    the optimiser goes on, and one is returned.
 
     A step descends along g + mu (w - w_start) + linear, clipped, with the decay of the weights. g
     is the gradient of the labels' loss at w or, under SAM, at w + rho g / ||g||: neither the
@@ -117,7 +137,6 @@ def local_training(
 def client_training(model: Model, settings: LocalTraining) -> Callable[..., tuple[PyTree, Array]]:
     """train(key, params, client, round, support=None, linear=None) -> (params, loss) of one client:
     `local_training` without the leading axis M; `client` holds x [N, ...], y and mask [N]."""
-    epochs, fixed_steps = settings.local_epochs or 0, settings.local_steps or 0  # one of them
     labels = model.task.cross_entropy
     losses_of = label_losses(model.task, settings.supervision)
     if settings.augmentation != 'none' and len(model.input_shape) != 3:
@@ -138,32 +157,28 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         support: PyTree | None = None,
         linear: PyTree | None = None,
     ) -> tuple[PyTree, Array]:
+        given, moments = params, None
+        if isinstance(given, Lasting):
+            params, moments = given
         x, y, mask = client[:3]
-        size = min(settings.batch_size, len(mask))
         samples = jnp.sum(mask, dtype=jnp.int32)
         has_samples = samples > 0
         if client.arrival is not None:  # else every client has some
             samples = jnp.maximum(samples, 1)
-        in_epoch = (samples + size - 1) // size
-        if fixed_steps:
-            steps = jnp.int32(fixed_steps)
-            orders = epoch_orders(key, mask, fixed_steps, begun=-(-steps // in_epoch))
-        else:
-            steps = epochs * in_epoch
-            orders = epoch_orders(key, mask, epochs)
-        orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
+        steps, batch_rows = minibatches(settings, key, mask, samples)
         optimiser = optimiser_of(settings, round.astype(x.dtype))
         shares = class_shares(y, mask, model.classes, x.dtype) if labels else None
-        k_steps = jax.random.fold_in(key, 0)  # `key` itself draws the orders
+        k_steps = jax.random.fold_in(key, STEPS)  # `key` itself draws the orders
         start, form = params, None
-        seen = fixed_steps * size + epochs * len(mask)
-        plain = support is None and linear is None
+        seen = (settings.local_steps or 0) * min(settings.batch_size, len(mask))
+        seen += (settings.local_epochs or 0) * len(mask)
+        plain = support is None and linear is None and moments is None
         if path and plain and saves_flops(model, path, len(mask), seen):
             form = sample_form(model, path, params, x, mask)
 
         def gradient_at(params, number):
             k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
-            rows, valid = rows_at(orders, samples, number, size)
+            rows, valid = batch_rows(number)
             if form is not None:
 
                 def loss_of(logits):
@@ -172,6 +187,11 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
                 return form.value_and_grad(params, rows, valid, loss_of, k_apply)
             batch = take(x, y, rows, valid)
             batch = batch._replace(x=augmented(settings, k_crop, batch.x))
+            if settings.private_examples:
+                each = lambda outputs, y: losses_of(outputs, y, shares)  # noqa: E731
+                k_noise = jax.random.fold_in(jax.random.fold_in(key, NOISE), number)
+                of_model = settings, model, params, batch, each, samples
+                return private_gradient(*of_model, k_apply, k_noise)
 
             def loss_of_weights(w):
                 return loss_of_outputs(model.apply(w, batch.x, k_apply), *batch[1:], shares)
@@ -201,17 +221,47 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
             return optax.apply_updates(params, trained(update)), moments, total + loss
 
         first = params if form is None else form.start
-        carry = (first, optimiser.init(trained(first)), jnp.zeros((), x.dtype))
-        params, _, total = lax.fori_loop(0, steps, step, carry)
+        begun = optimiser.init(trained(first)) if moments is None else moments
+        carry = (first, begun, jnp.zeros((), x.dtype))
+        params, new_moments, total = lax.fori_loop(0, steps, step, carry)
         if form is not None:
             params = form.weights(params)
+        if settings.dp_unit == 'client':
+            params = private_change(settings, jax.random.fold_in(key, NOISE), params, start)
         finite = jnp.isfinite(optax.tree.norm(params))
         loss = jnp.where(finite, total / steps, jnp.nan)
+        new = params if moments is None else Lasting(params, new_moments)
         if client.arrival is not None:  # who has no sample yet trains nothing
-            params = jax.tree.map(lambda new, old: jnp.where(has_samples, new, old), params, start)
-        return params, loss
+            new = jax.tree.map(lambda n, o: jnp.where(has_samples, n, o), new, given)
+        return new, loss
 
     return train
+
+
+def minibatches(
+    settings: LocalTraining, key: Array, mask: Array, samples: Array
+) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+    """How many steps a client makes in a round, and step -> (the rows of its minibatch [B], which
+    of them are valid, bool [B]).
+
+    key: draws the orders. mask: [N]. samples: true samples, at least one.
+    """
+    size = min(settings.batch_size, len(mask))
+    in_epoch = (samples + size - 1) // size
+    epochs, fixed_steps = settings.local_epochs or 0, settings.local_steps or 0  # one of them
+    steps = jnp.int32(fixed_steps) if fixed_steps else epochs * in_epoch
+    if settings.batch_sampling == 'poisson':
+        rate, bound = jnp.minimum(1, size / samples), batch_bound(size, len(mask))
+        k_batches = jax.random.fold_in(key, BATCHES)
+        return steps, lambda number: poisson_rows(
+            jax.random.fold_in(k_batches, number), mask, rate, bound
+        )
+    if fixed_steps:
+        orders = epoch_orders(key, mask, fixed_steps, begun=-(-steps // in_epoch))
+    else:
+        orders = epoch_orders(key, mask, epochs)
+    orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
+    return steps, lambda number: rows_at(orders, samples, number, size)
 
 
 def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:

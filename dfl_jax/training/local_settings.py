@@ -13,10 +13,14 @@ from dfl_jax.models import Model
 from dfl_jax.training.losses import SUPERVISIONS
 from dfl_jax.training.optimisers import Optimizer, Schedule, learning_rate_factor, named_optimiser
 
+DP_UNITS = ('example', 'client')
+CHUNK = 8  # samples whose gradients are formed at once, where each is clipped
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains within one round. The optimiser's state starts afresh every round.
+    """How a client trains within one round. The optimiser's state starts afresh every round, unless
+    the method has `lasting_optimizer`.
 
     Args:
       lr: learning rate of round 0.
@@ -50,6 +54,14 @@ class LocalTraining:
       proximal: weight mu of the term mu/2 ||w - w_start||^2 in the loss (FedProx), with w_start the
         weights at the start of the round.
       augmentation: of training images: `none` or `standard` (random shift and mirroring).
+      batch_sampling: `shuffle`; or, with dp_clip, `poisson`: every sample is in a minibatch with
+        probability batch_size / N_i, each time anew.
+      dp_unit: what is private: each `example` of a client, or the `client` as a whole.
+      dp_clip: bound on the norm of the gradient of every example or, for a client, of the change of
+        its model in a round.
+      dp_noise_multiplier: standard deviation of the Gaussian noise on the sum of the clipped
+        gradients, or on the clipped change, over dp_clip; None for no noise. The sum is divided by
+        batch_size, whatever a minibatch has.
 
     Raises ValueError for a setting out of its range, or one that would have no effect.
     """
@@ -71,6 +83,10 @@ class LocalTraining:
     loss_cap: float | None = None
     proximal: float = 0.0
     augmentation: str = 'none'
+    batch_sampling: str = 'shuffle'
+    dp_unit: str = 'example'
+    dp_clip: float | None = None
+    dp_noise_multiplier: float | None = None
 
     def __post_init__(self):
         check_choice('supervision', self.supervision, SUPERVISIONS)
@@ -89,13 +105,36 @@ class LocalTraining:
                 check_range(name, count, least=1)
         for name in ('weight_decay', 'sam_radius', 'proximal'):
             check_range(name, getattr(self, name), least=0)
-        for name in ('clip_norm', 'loss_cap'):
+        check_choice('batch_sampling', self.batch_sampling, ('shuffle', 'poisson'))
+        check_choice('dp_unit', self.dp_unit, DP_UNITS)
+        for name in ('clip_norm', 'loss_cap', 'dp_clip', 'dp_noise_multiplier'):
             if (bound := getattr(self, name)) is not None:
                 check_range(name, bound, above=0)
         if self.momentum and self.optimizer != 'sgd':
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
         named_optimiser(self.optimizer, self.optimizer_options, 0.1, self.momentum)
         learning_rate_factor(self.lr_schedule)
+        if self.dp_clip is None:
+            if self.dp_noise_multiplier is not None:
+                raise ValueError(
+                    f'dp_noise_multiplier={self.dp_noise_multiplier} is a multiple of dp_clip; set '
+                    'dp_clip'
+                )
+            if self.dp_unit != 'example':
+                raise ValueError(f'dp_unit={self.dp_unit} has no effect without dp_clip; set it')
+        if self.batch_sampling == 'poisson' and not self.private_examples:
+            raise ValueError(
+                'batch_sampling=poisson is for clipped gradients of examples; set dp_clip, and '
+                'leave dp_unit=example'
+            )
+        if self.private_examples:
+            together = {'sam_radius': 0, 'loss_cap': None, 'supervision': 'ce'}
+            for name, without in together.items():
+                if (value := getattr(self, name)) != without:
+                    raise ValueError(
+                        f'{name}={value} makes the gradient of one example depend on the others, '
+                        'which dp_clip does not bound; leave it out, or set dp_unit=client'
+                    )
         if self.sam_adaptive and not self.sam_radius:
             raise ValueError('sam_adaptive has no effect while sam_radius is 0')
 
@@ -111,8 +150,15 @@ class LocalTraining:
     def linear_in_weights(self) -> bool:
         """Whether a step is linear in weights and gradient, and takes the samples as they are."""
         others = self.clip_norm, self.sam_radius, self.proximal
-        return self.optimizer == 'sgd' and self.augmentation == 'none' and not any(others)
+        plain = self.augmentation == 'none' and self.batch_sampling == 'shuffle'
+        return self.optimizer == 'sgd' and plain and not any(others) and not self.private_examples
+
+    @property
+    def private_examples(self) -> bool:
+        """Whether the gradient of every example is clipped."""
+        return self.dp_clip is not None and self.dp_unit == 'example'
 
     def bytes_of_client(self, model: Model, samples: int) -> int:
         """Bytes of the training of a client of N samples, padded."""
-        return client_bytes(samples, model, self.local_epochs or self.local_steps or 1)
+        orders = self.local_epochs or self.local_steps or 1
+        return client_bytes(samples, model, orders, CHUNK * self.private_examples)

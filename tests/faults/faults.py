@@ -229,15 +229,15 @@ FAULTS = [
     Fault(
         'runs of different test sets in one program',
         'dfl_jax/cli/sweep/group.py',
-        '        and np.array_equal(other.test.y, first.test.y)\n',
-        '',
+        'np.array_equal, other.test, first.test)',
+        'np.array_equal, other.test.x, first.test.x)',
         'test_sweep.py::test_runs_of_different_test_sets_are_not_one_program',
     ),
     Fault(
         'runs of different test inputs in one program',
         'dfl_jax/cli/sweep/group.py',
-        '        and np.array_equal(other.test.x, first.test.x)\n',
-        '',
+        'np.array_equal, other.test, first.test)',
+        'np.array_equal, other.test.y, first.test.y)',
         'test_sweep.py::test_runs_of_different_test_sets_are_not_one_program',
     ),
     Fault(
@@ -567,8 +567,8 @@ FAULTS = [
     Fault(
         'training on the weights of before the average',
         'dfl_jax/algorithms/gossip_sgd.py',
-        'new, losses = train(k_train, averaged, clients, k)',
-        'new, losses = train(k_train, previous, clients, k)',
+        'new, moments, losses = local(k_train, averaged, moments, round)',
+        'new, moments, losses = local(k_train, previous, moments, round)',
         'test_gossip_sgd.py::test_three_rounds_equal_the_reference',
     ),
     Fault(

@@ -281,4 +281,11 @@ WIRING = [
         "'restarts': 2}",
         'test_wiring_commands.py::test_two_values_of_a_flag_make_two_attacks[attack_restarts]',
     ),
+    Fault(
+        'a step that is attacked as if it were not private',
+        'dfl_jax/papers/reconstruct/gradient.py',
+        '    if settings.dp_clip is None:',
+        '    if True:',
+        'test_gradient_inversion.py::test_every_sample_is_clipped',
+    ),
 ]

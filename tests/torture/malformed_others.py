@@ -168,6 +168,14 @@ OF_OTHERS = [
         --out=/dev/null
         --out=/dev/null/x
         --out={{in}}
+        --sent=nonsense
+        --batch_size=2
+        --sent=gradient --batch_size=3
+        --sent=gradient --batch_size={HUGE}
+        --sent=gradient --dp_clip=nan
+        --sent=gradient --dp_clip=0
+        --sent=gradient --dp_noise_multiplier=-1
+        --sent=gradient --attack_projection=5
         reconstruct
     """),
 ]  # fmt: skip

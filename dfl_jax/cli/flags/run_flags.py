@@ -55,6 +55,7 @@ GROUPS: dict[str, list[str]] = {  # title in --help -> flags
     'clients of different architectures': _names(parts.Architectures),
     'gain of --init=gain_corrected': _names(parts.Gain),
     'clients that lie': _names(parts.Adversaries),
+    'privacy': _names(parts.Privacy),
     'evaluation and output': [*_names(parts.Evaluation, parts.Placement), *OF_THE_COMMAND],
     METHOD: [*flat_settings_of_all()],
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from dfl_jax.cli.report.curves import TOOLS, brief
 from dfl_jax.cli.report.saved_runs import Group, SavedRun, is_inside
+from dfl_jax.evaluation import ATTACKER
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.files import read_json
 from dfl_jax.plain_text import in_a_line
@@ -39,16 +40,18 @@ def clients(groups: Sequence[Group]) -> Row:
         notes.append(f'The clients of the first {MOST_RUNS} of {len(chosen)} settings are shown.')
     classes = max((len(run['samples']) for run in runs), default=0)
     metrics = [*dict.fromkeys(name for run in runs for name in run['values'])]
-    drawn = figures(classes) if runs else None
+    lying = any(run['attackers'] for run in runs)
+    drawn = figures(classes, lying) if runs else None
     return {'runs': runs, 'metrics': metrics, 'notes': notes, 'figures': drawn}
 
 
 def drawing_of(run: SavedRun, most: int) -> Row:
     """What is drawn of a run of M clients, of `most` values of them at most.
 
-    `x` and `y` [M], places; `links` [E, 2]; `samples` [C, M]; `caption`; `rounds` [T] and `values`
-    {metric: [T, M]}, of every n-th evaluation where these are many, and `range` {metric: lowest and
-    highest}. Raises ValueError for files that are missing, damaged or of too many clients.
+    `x` and `y` [M], places; `links` [E, 2]; `samples` [C, M]; `attackers`, their numbers;
+    `caption`; `rounds` [T] and `values` {metric: [T, M]}, of every n-th evaluation where these are
+    many, and `range` {metric: lowest and highest}. Raises ValueError for files that are missing,
+    damaged or of too many clients.
     """
     count, directory = int(run.settings['clients']), RunDirectory(run.path)
     if count > MOST_CLIENTS:
@@ -64,7 +67,7 @@ def drawing_of(run: SavedRun, most: int) -> Row:
         links = np.array(network['links'] or [], dtype=np.int64).reshape(-1, 2)
         if (links < 0).any() or (links >= count).any():
             raise ValueError
-        liars = [int(client) for client in network.get('attackers', ())]
+        liars = [range(count)[client] for client in network.get('attackers', ())]
     except (ValueError, TypeError, LookupError, OverflowError):
         raise ValueError(f'network.json is damaged, or not of {count} clients') from None
     if samples.shape[1] > MOST_CLASSES:
@@ -78,6 +81,7 @@ def drawing_of(run: SavedRun, most: int) -> Row:
         links, graph = links[:0], nx.empty_graph(count)
     x, y = client_layout(graph).T
     drawn = {'x': brief(x), 'y': brief(y), 'links': links.tolist(), 'samples': samples.T.tolist()}
+    drawn['attackers'] = liars
     values = values_of(run, directory, count, most)
     if left_out := values.pop('left_out'):
         text += f'; no {", ".join(left_out)}, which is not finite in some rounds'
@@ -89,7 +93,7 @@ def values_of(run: SavedRun, directory: RunDirectory, count: int, most: int) -> 
     which are not finite. Raises ValueError where it is damaged."""
     evaluated = {row['round'] for row in run.rows}
     rows = [row for row in directory.client_rows() if row['round'] in evaluated]
-    names = [name for name in (rows[0] if rows else ()) if name != 'round']
+    names = [name for name in (rows[0] if rows else ()) if name not in ('round', ATTACKER)]
     step = max(1, -(-len(rows) * len(names) * count // most))
     kept = rows[::-step][::-1]  # with the last
     values: dict[str, list[list[float]]] = {}
@@ -145,8 +149,8 @@ def client_layout(graph: Any) -> np.ndarray:
     return np.array([found[client] for client in range(len(graph))])
 
 
-def figures(classes: int) -> Any:
-    """The two figures as JSON; the page fills their sources."""
+def figures(classes: int, lying: bool) -> Any:
+    """The two figures as JSON; the page fills their sources. lying: whether some clients do."""
     from bokeh.embed import json_item
     from bokeh.layouts import column
     from bokeh.models import ColorBar, ColumnDataSource, HoverTool, LinearColorMapper
@@ -154,11 +158,12 @@ def figures(classes: int) -> Any:
     from bokeh.plotting import figure
 
     held = [f'class {c}' for c in range(classes)]
-    nodes, ends, counts = (
+    nodes, ends, liars, counts = (
         ColumnDataSource({column: [] for column in columns}, name=name)
         for name, columns in (
             ('clients', ('x', 'y', 'client', 'links', 'samples', 'value')),
             ('links', ('x0', 'y0', 'x1', 'y1')),
+            ('attackers', ('x', 'y')),
             ('samples', ('client', 'samples', *held)),
         )
     )
@@ -171,6 +176,9 @@ def figures(classes: int) -> Any:
     network.segment('x0', 'y0', 'x1', 'y1', source=ends, color=MUTED, alpha=0.5)
     look = {'field': 'value', 'transform': colours}
     dots = network.scatter('x', 'y', size=13, color=look, line_color='white', source=nodes)
+    if lying:
+        look = {'color': COLOURS[1], 'fill_color': None, 'line_width': 3}
+        network.scatter('x', 'y', size=18, legend_label='attacker', source=liars, **look)
     tips = [(name, f'@{name}') for name in ('client', 'links', 'samples')]
     tips.append(('value', '@value{0.[0000]}'))
     network.add_tools(HoverTool(renderers=[dots], tooltips=tips))

@@ -84,7 +84,7 @@ async function clients({runs, figures}) {
       + (values[metric] ? '' : `; the run has no ${metric || 'values'} of its clients`);
   }
   function draw() {
-    const {x, y, links, samples} = chosen(), none = x.map(() => 0), bars = model('samples');
+    const {x, y, links, samples, attackers} = chosen(), none = x.map(() => 0), bars = model('samples');
     const client = x.map((_, i) => i), degrees = x.map(() => 0);
     const all = client.map((i) => samples.reduce((sum, of) => sum + of[i], 0));
     links.flat().forEach((each) => { degrees[each] += 1; });
@@ -92,6 +92,8 @@ async function clients({runs, figures}) {
     const held = Object.keys(bars.data).filter((name) => name.startsWith('class '));
     bars.data = {client, samples: all,
       ...Object.fromEntries(held.map((name, c) => [name, samples[c] ?? none]))};
+    const liars = model('attackers');
+    if (liars) liars.data = {x: attackers.map((i) => x[i]), y: attackers.map((i) => y[i])};
     model('links').data = {x0: links.map(([a]) => x[a]), y0: links.map(([a]) => y[a]),
       x1: links.map(([, b]) => x[b]), y1: links.map(([, b]) => y[b])};
     colour();

@@ -79,11 +79,32 @@ def task_measures(runs: Sequence[SavedRun]) -> Columns:
     return columns
 
 
+def epsilons(runs: Sequence[SavedRun]) -> Columns:
+    """Epsilon, a column for each unit, adversary and delta: others cannot be compared."""
+
+    def claim_of(run: SavedRun) -> str:
+        unit, adversary, delta = (
+            run.settings.get(name, '-') for name in ('dp_unit', 'dp_adversary', 'dp_delta')
+        )
+        return f'Epsilon ({unit}, {adversary}, delta {delta})'
+
+    spent = at_end('epsilon')
+
+    def of_claim(claim: str) -> Measure:
+        return lambda run: spent(run) if claim_of(run) == claim else None
+
+    private = [run for run in runs if run.rows and spent(run) is not None]
+    return {claim: of_claim(claim) for claim in dict.fromkeys(map(claim_of, private))}
+
+
 def measured(groups: Sequence[Group], target: float) -> dict[str, Table | None]:
     """The tables with a row a group, by their sections; None where no group has their numbers."""
     to = f'to {100 * target:.4g}\N{NO-BREAK SPACE}%'
     columns = task_measures([run for each in groups for run in each.counted])
     columns[f'Rounds {to}'] = until(target, 'round')
+    columns['Attack success (%)'] = at_end('attack_success')
+    columns['Membership AUC'] = at_end('membership_auc_mean')
+    columns |= epsilons([run for each in groups for run in each.counted])
     columns['Sent (MB)'] = at_end('mbytes_total')
     columns['Seconds a round'] = per_part('seconds')
     traffic: Columns = {

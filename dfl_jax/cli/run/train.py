@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import fail, in_flags
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.data.dataset import one_line
+from dfl_jax.experiment.privacy import Spending
 from dfl_jax.experiment.restore import CheckpointError
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.experiment.session import Session
@@ -17,10 +19,13 @@ from dfl_jax.simulate import DivergenceError
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
 
-REPORTED = {  # of the methods that have it
+MOST_NAMED = 10  # attackers, in a line
+REPORTED = {  # where there is such a metric
     'regular_accuracy': '  regular models',
     'meme_accuracy': '  memes',
     'local_accuracy_mean': '  on their own data',
+    'membership_auc_mean': '  membership AUC',
+    'epsilon': 'epsilon spent',
 }
 
 
@@ -42,7 +47,8 @@ def train(session: Session, directory: RunDirectory, loggers: Sequence[Logger]) 
         session.on_row = lambda row: [logger.row(row) for logger in opened]
         for _ in session:
             pass
-        _report(session.rows, session.built.model.task, directory)
+        built = session.built
+        _report(session.rows, built.model.task, directory, built.spending)
         status = 0
     except KeyboardInterrupt:
         goes_on = f'--resume --out={path} goes on from there'
@@ -64,8 +70,8 @@ def train(session: Session, directory: RunDirectory, loggers: Sequence[Logger]) 
 
 
 def _announce(session: Session, directory: RunDirectory) -> None:
-    """Prints who takes part, for how long, where, how much memory it takes, and of a graph that
-    could be one for all rounds that it is not."""
+    """Prints who takes part, for how long, where, how much memory it takes, who lies, and
+    of a graph that could be one for all rounds that it is not."""
     built = session.built
     sizes = [len(part) for part in built.parts]
     samples = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
@@ -76,6 +82,10 @@ def _announce(session: Session, directory: RunDirectory) -> None:
         f'{_devices(session)}, into {directory.path}\n'
         f'memory: about {built.footprint}{at_once}'
     )
+    if built.attackers is not None:
+        lying = np.flatnonzero(built.attackers).tolist()
+        named = ', '.join(map(str, lying[:MOST_NAMED])) + ', ...' * (len(lying) > MOST_NAMED)
+        print(f'{len(lying)} of the clients lie, --attack={built.rows.name("attack")}: {named}')
     graphs = built.experiment.graphs
     moves = not graphs.static_topology and built.configured.method.graphs != 'cohort'
     if moves and built.rows.family.fixed_shape:
@@ -105,11 +115,14 @@ def _networks(session: Session) -> str:
     return f'{len(sizes)} architectures of {min(sizes):,} to {max(sizes):,} parameters'
 
 
-def _report(rows: list[Row], task: Task, directory: RunDirectory) -> None:
+def _report(
+    rows: list[Row], task: Task, directory: RunDirectory, spending: Spending | None = None
+) -> None:
     """Prints the result of a run that is done."""
     metric, least = task.metric, task.lower_is_better
     consensus, worst = f'consensus_{metric}', f'client_{metric}_{"max" if least else "min"}'
     last, best = rows[-1], (min if least else max)(rows, key=lambda row: row[consensus])
+    of_liars = {f'attackers_{metric}': '  mean attacker', 'attack_success': '  attack success'}
     lines = [
         ('round', f'{last["round"]}'),
         (f'consensus {metric}', f'{last[consensus]:.4f}'),
@@ -118,9 +131,13 @@ def _report(rows: list[Row], task: Task, directory: RunDirectory) -> None:
         ('  std over clients', f'{last[f"client_{metric}_std"]:.4f}'),
         ('  worst client', f'{last[worst]:.4f}'),
         *((label, f'{last[name]:.4f}') for name, label in REPORTED.items() if name in last),
+        *((label, f'{last[name]:.4f}') for name, label in of_liars.items() if name in last),
         ('sent by all clients', f'{last["mbytes_total"]:,.1f} MB'),
         ('seconds of rounds', f'{last["seconds"]:.1f}'),
     ]
+    if spending is not None:
+        of = spending.asked
+        lines.append(('epsilon is of', f'{of.dp_adversary}, delta {of.dp_delta:g}'))
     if 'simulated_seconds' in last:
         lines.append(('simulated seconds', f'{last["simulated_seconds"]:,.1f}'))
     lines.append(('curves', str(directory.path / 'curves.png')))

@@ -96,13 +96,12 @@ def _alike(experiments: Sequence[BuiltExperiment]) -> bool:
     return all(
         _static(other) == _static(first)
         and _same_population(other, first)
-        and np.array_equal(other.test.x, first.test.x)
-        and np.array_equal(other.test.y, first.test.y)
         and other.graphs.active.shape == first.graphs.active.shape
         and (other.graphs.weights is None) == (first.graphs.weights is None)
         and np.array_equal(other.judged, first.judged)
         and np.array_equal(other.attackers, first.attackers)
         and other.rows.values['attack'] == first.rows.values['attack']
+        and jax.tree.all(jax.tree.map(np.array_equal, other.test, first.test))
         and (other.clients.arrival is None) == (first.clients.arrival is None)
         and (other.rules, other.world is None) == (first.rules, first.world is None)
         for other in others
@@ -170,6 +169,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
         *_stacked(experiments),
         resume=resume,
         validation=_padded([one.validation for one in experiments]),
+        membership=experiments[0].experiment.evaluation.membership,
         worlds=[one.world for one in experiments if one.world] or None,
         rules=experiments[0].rules,
         judged=experiments[0].judged,
@@ -181,7 +181,8 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
         with undisturbed():
             notes: list[str | None] = []  # of a run that diverged there are no evaluations
             for one, row in zip(program, rows, strict=True):
-                notes.append(one.directory.append(row) if isinstance(row, dict) else None)
+                done = one.built.completed(row) if isinstance(row, dict) else None
+                notes.append(one.directory.append(done) if done else None)
                 if not isinstance(row, dict) and diverged(one.directory) is None:
                     text = to_json({'error': str(row)}) + '\n'
                     write_atomically(one.directory.path / DIVERGED, text)

@@ -1,4 +1,4 @@
-"""results.png: how every combination of the swept flags learns."""
+"""results.png: how every combination of the swept flags learns; map.png: where each ends."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,4 +37,41 @@ def plot_results(
         axes.set_title(f'the best {len(best)} of {len(curves)} settings', fontsize=10)
     tidy(axes)
     figure.legend(loc='outside right center', frameon=False)
+    save(figure, path)
+
+
+def plot_map(
+    cells: Mapping[str, Mapping[tuple[str, str], float]],
+    metric: str,
+    lower: bool,
+    corner: tuple[str, str],
+    path: Path,
+) -> None:
+    """Draws the last values of a metric as maps, one a model, with a field for each two settings.
+
+    cells: (down, across) -> mean over seeds, by whose it is; fields that are not finite stay empty.
+    lower: whether less of it is better. corner: what is down, and what across.
+    """
+    known = dict.fromkeys(place for values in cells.values() for place in values)
+    down, across = (list(dict.fromkeys(each)) for each in zip(*known, strict=True))
+    fields = {
+        whose: np.array([[values.get((d, a), np.nan) for a in across] for d in down])
+        for whose, values in cells.items()
+    }
+    least, most = (of([of(f) for f in fields.values()]) for of in (np.nanmin, np.nanmax))
+    size = 2.5 + len(cells) * (0.75 * len(across) + 0.6), 2 + 0.3 * len(down)
+    figure, panels = plt.subplots(1, len(cells), figsize=size, sharey=True, layout='constrained')
+    for axes, (whose, field) in zip(panels, fields.items(), strict=True):
+        colours = 'viridis_r' if lower else 'viridis'
+        image = axes.imshow(field, cmap=colours, vmin=least, vmax=most, aspect='auto')
+        for (row, column), value in np.ndenumerate(field):
+            if np.isfinite(value):
+                dark = image.norm(value) < 0.5
+                colour = 'white' if dark != lower else 'black'
+                axes.text(column, row, f'{value:.2f}', ha='center', va='center', color=colour)
+        axes.set(title=whose, xlabel=corner[1])
+        axes.set_xticks(range(len(across)), across, rotation=45, ha='right')
+        axes.set_yticks(range(len(down)), down)
+    panels[0].set_ylabel(corner[0])
+    figure.suptitle(f'{metric} in the end')
     save(figure, path)

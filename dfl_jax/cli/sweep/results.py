@@ -26,11 +26,17 @@ MEASURES = {  # of a run: (heading, digits); {metric} is that of the task
     'client': ('mean client', 4),
     'mbytes': ('MB sent', 1),
 }
+PRIVATE = {'rounds': ('rounds', 1), 'epsilon': ('epsilon', 4)}  # likewise, where it is claimed
+
+
+def _measures(results: Sequence[tuple[Run, Row]]) -> dict[str, tuple[str, int]]:
+    private = any(row.get('epsilon') is not None for _, row in results)
+    return MEASURES | PRIVATE if private else MEASURES
 
 
 def write_results(runs: Sequence[Run], out: Path) -> str:
-    """Writes results.csv, results.md and results.png of the runs that have ended; returns the text
-    of the second."""
+    """Writes results.csv, results.md, results.png and, where two flags are swept, map.png of the
+    runs that have ended; returns the text of the second."""
     results = [(one, measures(RunDirectory(out / one.name))) for one in runs]
     metrics = {row['metric'] for _, row in results if row['state'] == 'done'} or {ACCURACY}
     metric = ' or '.join(sorted(metrics))
@@ -38,6 +44,7 @@ def write_results(runs: Sequence[Run], out: Path) -> str:
     write_atomically(out / 'results.csv', _csv(results, metric))
     write_atomically(out / 'results.md', table)
     _plot(results, metric, out / 'results.png')
+    _plot_map(results, metric, out / 'map.png')
     return table
 
 
@@ -56,6 +63,34 @@ def _plot(results: Sequence[tuple[Run, Row]], metric: str, path: Path) -> None:
         plot_results(curves, metric, lower, path)
 
 
+def _plot_map(results: Sequence[tuple[Run, Row]], metric: str, path: Path) -> None:
+    """The map of where runs end: the last swept flag across, the others down.
+
+    A field is empty unless all of its seeds are done. None where it would have a single row or
+    column, or where runs have different metrics.
+    """
+    each = [(_settings(one), row) for one, row in results]
+    names = [name for name in each[0][0] if name != 'seed']
+    *down, across = [n for n in names if len({settings[n] for settings, _ in each}) > 1] or ['']
+    done = [row for _, row in each if row['state'] == 'done']
+    if not (down and done) or len({row['metric'] for row in done}) > 1:
+        return
+    places: dict[tuple[str, str], list[Row]] = {}
+    for settings, row in each:
+        places.setdefault((', '.join(settings[n] for n in down), settings[across]), []).append(row)
+    models = {'consensus model': 'final', 'mean client': 'client'}
+    cells = {
+        whose: {
+            place: float(np.mean([row.get(of, np.nan) for row in rows]))
+            for place, rows in places.items()
+        }
+        for whose, of in models.items()
+    }
+    from dfl_jax.cli.sweep.plot import plot_map
+
+    plot_map(cells, metric, done[0]['lower'], (', '.join(down), across), path)
+
+
 def measures(directory: RunDirectory) -> Row:
     """What MEASURES name, and `metric`, `settings`, `curve` and `lower`, of a finished run; else
     `state`, why there is nothing."""
@@ -69,7 +104,8 @@ def measures(directory: RunDirectory) -> Row:
         settings = directory.config()['settings']
         task = task_named(settings['task'])
         curves = f'consensus_{task.metric}', f'client_{task.metric}_mean'
-        run = checked_columns(directory.path.name, directory.rows(), (*curves, 'mbytes_total'))
+        rows = directory.rows()
+        run = checked_columns(directory.path.name, rows, (*curves, 'mbytes_total'))
         if not run['round']:
             raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
@@ -87,6 +123,8 @@ def measures(directory: RunDirectory) -> Row:
         'rounds_to_target': None if rounds is None or rounds.bound else rounds.value,
         'client': clients[-1],
         'mbytes': run['mbytes_total'][-1],
+        'rounds': run['round'][-1],
+        'epsilon': rows[-1].get('epsilon'),
     }
 
 
@@ -96,7 +134,9 @@ def _settings(one: Run) -> dict[str, str]:
 
 def _csv(results: Sequence[tuple[Run, Row]], metric: str) -> str:
     text = io.StringIO()
-    names = {name: name for name in ('run', *_settings(results[0][0]), 'state', *MEASURES)}
+    names = {
+        name: name for name in ('run', *_settings(results[0][0]), 'state', *_measures(results))
+    }
     lines = csv.DictWriter(text, names, lineterminator='\n', extrasaction='ignore')
     lines.writerow(names | {'final': metric})
     for one, row in results:
@@ -111,13 +151,13 @@ def _markdown(results: Sequence[tuple[Run, Row]], metric: str) -> str:
         values = tuple(v for name, v in _settings(one).items() if name != 'seed')
         groups.setdefault(values, []).append(row)
     names = [name for name in _settings(results[0][0]) if name != 'seed']
-    lines = []
+    lines, columns = [], _measures(results)
     for values, rows in groups.items():
         done = [row for row in rows if row['state'] == 'done']
         count = str(len(done)) if len(done) == len(rows) else f'{len(done)} of {len(rows)}'
-        cells = [_mean_and_std(done, name, digits) for name, (_, digits) in MEASURES.items()]
+        cells = [_mean_and_std(done, name, digits) for name, (_, digits) in columns.items()]
         lines.append([*values, count, *cells])
-    measured = [heading.format(metric=metric) for heading, _ in MEASURES.values()]
+    measured = [heading.format(metric=metric) for heading, _ in columns.values()]
     head = [*names, 'runs', *measured]
     lost = [f'{one.name}: {row["state"]}' for one, row in results if row['state'] != 'done']
     notes = [*_defaults_that_differ(results), *lost]

@@ -83,6 +83,7 @@ def match(
     shape: Sequence[int],
     *,
     on_support: bool = False,
+    by_angle: bool = False,
     bounds: tuple[float, float] | None = None,
     smoothness: float = 0.0,
     restarts: int = 2,
@@ -96,8 +97,10 @@ def match(
     Args:
       encode: image -> what is observed of it.
       target: the observation, a tree like encode's.
-      shape: of the image, [height, width, channels] where smoothness is positive.
+      shape: of the image, [..., height, width, channels] where smoothness is positive.
       on_support: compare only where the target is not zero, as top-k leaves it.
+      by_angle: nearest by one minus the cosine of the angle, which does not see how long the target
+        is, and Adam by the sign of each derivative (Geiping et al. 2020, "Inverting gradients").
       bounds: the lowest and highest value of a pixel; x is clipped to them at every step.
       smoothness: weight of the total variation, the mean modulus of neighbouring pixels'
         differences.
@@ -110,13 +113,18 @@ def match(
         encoded = encode(x)
         if on_support:
             encoded = jax.tree.map(lambda a, b: jnp.where(b != 0, a, 0), encoded, target)
-        error = optax.tree.norm(optax.tree.sub(encoded, target), squared=True)
-        distance = error / optax.tree.vdot(target, target)
+        if by_angle:
+            lengths = optax.tree.norm(encoded) * optax.tree.norm(target)
+            distance = 1 - optax.tree.vdot(encoded, target) / lengths
+        else:
+            error = optax.tree.norm(optax.tree.sub(encoded, target), squared=True)
+            distance = error / optax.tree.vdot(target, target)
         return distance + (smoothness * variation(x) if smoothness else 0)
 
     def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
         x, state = carry
-        change, state = optimizer.update(jax.grad(objective)(x), state)
+        slope = jax.grad(objective)(x)
+        change, state = optimizer.update(jnp.sign(slope) if by_angle else slope, state)
         x = x + change
         return (x if bounds is None else jnp.clip(x, *bounds), state), None
 
@@ -131,8 +139,8 @@ def match(
 
 
 def variation(x: Array) -> Array:
-    """Total variation of an image [height, width, channels], the mean over pixels."""
-    down, right = jnp.diff(x, axis=0), jnp.diff(x, axis=1)
+    """Total variation of images [..., height, width, channels], the mean over pixels."""
+    down, right = jnp.diff(x, axis=-3), jnp.diff(x, axis=-2)
     return (jnp.sum(jnp.abs(down)) + jnp.sum(jnp.abs(right))) / x.size
 
 

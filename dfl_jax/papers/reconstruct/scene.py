@@ -20,14 +20,21 @@ from dfl_jax.papers.reconstruct import reconstruction
 FLAGS = flags.FLAGS
 SIMILAR = 120.0  # dB, to which float32 carries; PSNR is cut off here
 BATCH, TRAINING_RATE = 100, 1e-3  # of Adam
-STREAMS = ('images', 'projection', 'weights', 'training', 'codec', 'noise')
+STREAMS = ('images', 'projection', 'weights', 'training', 'codec', 'noise', 'step')
 COMPARED = ('all', 'received')  # entries of the rows
 MATCHING_SMOOTH = 'gradient matching, smooth image'
+SMOOTHNESS = {'jacobians': 0.1, 'gradient': 0.01}  # by --sent, chosen on other images
 
 
 def stream(name: str) -> int:
     """A seed of its own for each purpose, one of STREAMS."""
     return streams(FLAGS.seed, STREAMS)[name]
+
+
+def smoothness() -> float:
+    """Weight of the total variation."""
+    chosen = FLAGS.attack_smoothness
+    return SMOOTHNESS[FLAGS.sent] if chosen is None else chosen
 
 
 class Setting(NamedTuple):
@@ -76,9 +83,9 @@ class Result(NamedTuple):
     """One attack on all images, B of them."""
 
     weights: str  # initial or trained
-    setting: Setting
+    setting: Any  # `Setting`, or that of `gradient`
     lost: float  # share of the non-zero entries of the rows that are zero when received
-    named: int  # images whose label is that of the largest output
+    named: int | None  # images whose label can be read from what is sent; None: not tried
     attack: str
     compared: str  # entries of the rows: all, or those received
     images: np.ndarray  # [B, H, W, channels], in [0, 1]
@@ -175,7 +182,7 @@ def attacks(
     """By name, what makes images [B, ...] of keys [B] and received rows, leaves [B, C, ...]."""
     shape, on_support = victim.images.shape[1:], entries == 'received'
     search = {'steps': FLAGS.attack_steps, 'restarts': FLAGS.attack_restarts}
-    prior = {'bounds': victim.bounds, 'smoothness': FLAGS.attack_smoothness}
+    prior = {'bounds': victim.bounds, 'smoothness': smoothness()}
 
     def matching(given, key, sent, **priors):
         w, projection, _ = given

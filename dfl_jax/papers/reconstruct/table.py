@@ -8,7 +8,7 @@ import numpy as np
 from absl import flags
 
 from dfl_jax.files import write_atomically
-from dfl_jax.papers.reconstruct.scene import MATCHING_SMOOTH, SIMILAR, Result, Victim
+from dfl_jax.papers.reconstruct.scene import MATCHING_SMOOTH, SIMILAR, Result, Victim, smoothness
 from dfl_jax.plain_text import markdown_table
 
 FLAGS = flags.FLAGS
@@ -23,17 +23,21 @@ COLUMNS: dict[str, Callable[[Result], str]] = {
     'label sent': lambda r: 'yes',
     'label by argmax f': lambda r: f'{r.named} of {len(r.images)}',
 }
+COLUMNS_OF_GRADIENT = {
+    name: COLUMNS[name] for name in ('weights', 'setting', 'attack', 'PSNR (dB)', 'SSIM')
+} | {'label by bias': lambda r: '' if r.named is None else f'{r.named} of {len(r.images)}'}
 
 
 def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
     """The two files, and the table on stdout."""
     directory.mkdir(parents=True, exist_ok=True)
+    columns = COLUMNS if FLAGS.sent == 'jacobians' else COLUMNS_OF_GRADIENT
     rows = [
-        [show(result) for show in COLUMNS.values()]
+        [show(result) for show in columns.values()]
         for result in sorted(outcomes, key=lambda result: result.weights)
     ]
     title = f'# Reconstruction attack on {FLAGS.images} images of {FLAGS.dataset}'
-    text = f'{title}\n\n{markdown_table([*COLUMNS], rows)}\n\n{reading()}\n'
+    text = f'{title}\n\n{markdown_table([*columns], rows)}\n\n{reading()}\n'
     page, figure = (directory / f'reconstruction.{kind}' for kind in ('md', 'png'))
     write_atomically(page, text)
     print(f'{text}\n{page}')
@@ -43,14 +47,26 @@ def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
 
 
 def reading() -> str:
-    return (
+    measures = (
         f'PSNR and SSIM: mean and standard deviation over images in [0, 1]; {SIMILAR:.0f} dB '
-        'stands for an image that is exact up to float32 rounding. Entries lost: the share of the '
+        'stands for an image that is exact up to float32 rounding. '
+    )
+    if FLAGS.sent == 'gradient':
+        return measures + (
+            'What is attacked is the change of the model after one local step on a minibatch. The '
+            'attacker knows the weights before it, the learning rate, the clipping, the number of '
+            'samples and their labels; the last column counts the single samples whose label is '
+            'the one output with the lowest derivative by its bias. Gradient inversion: pixels '
+            f'within their range and total variation with weight {smoothness():g}; the images of a '
+            'minibatch are compared in the order nearest to the originals.'
+        )
+    return measures + (
+        'Entries lost: the share of the '
         'non-zero entries of the Jacobian that the codec drops. Entries compared: all, or where '
         'top-k was used those received, whichever is stronger. The protocol sends the label in the '
         'clear; the last column counts the images whose largest output, which is sent too, names '
         'it. Smooth image: pixels within their range and total variation with weight '
-        f'{FLAGS.attack_smoothness:g}; own images: Gaussian prior of {FLAGS.attack_known} other '
+        f'{smoothness():g}; own images: Gaussian prior of {FLAGS.attack_known} other '
         'training images, which the neighbour holds itself.'
     )
 

@@ -3,10 +3,10 @@
 Takes a finished run of experiments.run, restores its newest checkpoint and splits the test set into
 validation, which ranks the clients, and test, which reports (NTK-DFL, ICML 2025, Figure 6).
 Averages the first n clients best to worst, in random order, worst to best and along a ring, and
-over denser final topologies. Writes selection.json, selection.md and selection.png into --out, the
-run directory by default. --seed is that of the split, of the random orders and of the final
-topologies; the run keeps its own. --dataset, --data_dir and the other files replace the run's,
-because runs move between machines.
+over denser final topologies; attackers are left out unless --with_attackers is given. Writes
+selection.json, selection.md and selection.png into --out, the run directory by default. --seed is
+that of the split, of the random orders and of the final topologies; the run keeps its own.
+--dataset, --data_dir and the other files replace the run's, because runs move between machines.
 """
 
 import os
@@ -63,6 +63,7 @@ def define_flags(arguments: Sequence[str] = ()) -> None:
         lower_bound=0.0,
         upper_bound=1.0,
     )
+    flags.DEFINE_boolean('with_attackers', False, "Average the attackers' models, too.")
 
 
 def check() -> tuple[RunDirectory, Path]:
@@ -149,11 +150,14 @@ def write(selection: Row, out: Path) -> None:
 def main(_: list[str]) -> int:
     directory, out = check()
     trained = restore(directory)
+    if FLAGS['with_attackers'].present and trained[0].attackers is None:
+        raise ValueError(f'--with_attackers: no client of --run={FLAGS.run} lies; leave it out')
     run_of = trained[0].experiment
     of_run = {
         'algorithm': run_of.method.name,
         'dataset': name_of(run_of.data.dataset),
         'run_seed': run_of.seed,
     }
-    write(of_run | examine(*trained, FLAGS.seed, FLAGS.target, FLAGS.progress), out)
+    averages = examine(*trained, FLAGS.seed, FLAGS.target, FLAGS.progress, FLAGS.with_attackers)
+    write(of_run | averages, out)
     return 0

@@ -188,15 +188,26 @@ def final_topologies(
 
 
 def examine(
-    experiment: Any, state: Any, round: int, seed: int, target: float, progress: bool
+    experiment: Any,
+    state: Any,
+    round: int,
+    seed: int,
+    target: float,
+    progress: bool,
+    with_attackers: bool = False,
 ) -> Row:
     """Every average, evaluated on the test half, as selection.json holds it.
 
     state: of the clients after that round. seed: of the split, the orders and the topologies.
+    with_attackers: whether the models of clients that lie take part.
     """
     algorithm, model = experiment.algorithm, experiment.model
     validation, test = split(experiment.test, seed)
-    ranking, reported = (client_accuracies(algorithm, state, half) for half in (validation, test))
+    lying = experiment.attackers
+    out = np.zeros(len(experiment.parts), bool) if with_attackers or lying is None else lying
+    ranking, reported = (
+        client_accuracies(algorithm, state, half)[~out] for half in (validation, test)
+    )
     growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
     curves: Row = {how: [] for how in LABELS}
     topologies = []
@@ -204,7 +215,9 @@ def examine(
     with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
 
         def evaluated(weights: np.ndarray) -> np.ndarray:
-            accuracies = averaged_accuracy(algorithm, model, state, weights, test)
+            of_all = np.zeros((len(weights), len(out)))
+            of_all[:, ~out] = weights
+            accuracies = averaged_accuracy(algorithm, model, state, of_all, test)
             bar.update(len(weights))
             return accuracies
 
@@ -220,6 +233,7 @@ def examine(
         'target': target,
         'validation_samples': len(validation.y),
         'test_samples': len(test.y),
+        **({} if lying is None else {'left_out': np.flatnonzero(out).tolist()}),
         'client_accuracies': _rounded(reported),
         'average_of_all': curves['best_to_worst'][0][-1],
         'orders': {

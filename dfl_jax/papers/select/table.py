@@ -19,9 +19,10 @@ def report(selection: Row) -> str:
     """selection.md: clients needed in every order, and what final topologies are worth."""
     accuracies = selection['client_accuracies']
     clients, draws = len(accuracies), len(selection['orders']['random']['reach'])
+    honest = 'honest ' if selection.get('left_out') else ''
     text = (
         f'# Whom to average: {selection["algorithm"]} on {selection["dataset"]}, '
-        f'{clients} clients after round {selection["round"]}\n\n'
+        f'{clients} {honest}clients after round {selection["round"]}\n\n'
         f'Test accuracy in percent on {selection["test_samples"]} samples; the other '
         f'{selection["validation_samples"]} rank the clients. The mean client has '
         f'{_percent(sum(accuracies) / clients)}, the worst {_percent(min(accuracies))} and the '

@@ -42,6 +42,7 @@ MEASURED = {  # flag -> its values under which there is something to measure, an
     'wandb': ((False,), LOGGED),
     'resume': ((False,), FOLLOWED),
     'eval_every': ((1,), FOLLOWED),
+    'membership': ((False,), 'theory.jsonl has nothing of it; leave it out'),
 }
 REFUSED = tuple(MEASURED)  # of no use in the help
 
