@@ -23,6 +23,7 @@ from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.exchange import one_round, shared_noise
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment.accounting import (
+    RATIOS,
     correlated_multipliers,
     epsilon_of,
     epsilon_of_divergence,
@@ -38,6 +39,7 @@ from dfl_jax.tasks import REGRESSION
 from dfl_jax.training.batches import OVERFLOW, batch_bound
 from dfl_jax.training.local import local_training, minibatches
 from dfl_jax.training.local_settings import CHUNK, LocalTraining
+from dfl_jax.training.noise import noise_like
 from dfl_jax.training.private_gradients import clipped_sum, dense_layers, private_change
 
 SMALL = dict(algorithm='dpsgd', train_samples=200, test_samples=60, clients=8, degree=4, rounds=3)
@@ -233,6 +235,17 @@ def test_noise_has_the_variance_that_is_accounted_for(settings):
         expected = 3.0 * 0.5 / settings.get('batch_size', 6) * np.sqrt(steps)
     assert abs(float(noise.mean())) < 5 * expected / np.sqrt(len(noise))
     assert float(noise.std()) == pytest.approx(expected, rel=4 / np.sqrt(2 * len(noise)))
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.float64])
+def test_noise_is_that_of_jax_to_the_bit(dtype):
+    with jax.enable_x64(True):
+        tree = {name: jnp.zeros(shape, dtype) for name, shape in {'a': (7, 3), 'b': ()}.items()}
+        keys = jax.random.split(jax.random.key(0), 5)
+        noise = jax.vmap(noise_like, (0, None))(keys, tree)
+        of_jax = jax.vmap(optax.tree.random_like, (0, None))(keys, tree)
+        jax.tree.map(np.testing.assert_array_equal, noise, of_jax)
+        assert noise['a'].dtype == dtype
 
 
 def test_noise_is_new_in_every_step_and_for_every_client():
@@ -541,7 +554,12 @@ LEAST = RING | dict(dp_clip=1.0, dp_epsilon=4.0, dp_delta=1e-3, static_topology=
 
 @pytest.mark.parametrize(
     'settings',
-    [{}, {'partition': 'dirichlet_split', 'alpha': 0.5, 'batch_size': 1000}, {'dp_unit': 'client'}],
+    [
+        {},
+        {'partition': 'dirichlet_split', 'alpha': 0.5, 'batch_size': 1000},
+        {'dp_unit': 'client'},
+        {'dp_adversary': 'neighbour'},
+    ],
 )
 @pytest.mark.parametrize('order', ['train_first', 'average_first'])
 def test_noise_is_shared_such_that_least_is_left(settings, order):
@@ -580,9 +598,9 @@ def test_noise_is_shared_such_that_least_is_left(settings, order):
     def noises(built):
         return [built.resolved[f'dp_{name}'] for name in ('noise_multiplier', 'correlated_noise')]
 
-    best = left(*noises(built))
+    best, step = left(*noises(built)), RATIOS[-1] / RATIOS[-2]
     assert built.spending.after(3).max() == pytest.approx(4.0, rel=1e-4)
-    for factor in (0.0, 0.5, 2.0):
+    for factor in (0.0, 1 / step, step):
         other = Experiment.of(**settings, dp_correlated_noise=factor * noises(built)[1]).build()
         assert other.spending.after(3).max() == pytest.approx(4.0, rel=1e-4)
         assert left(*noises(other)) > best
@@ -816,3 +834,13 @@ def test_what_is_not_private_is_said_in_a_line(settings, words):
         given = {n: value for n, value in (SMALL | settings).items() if value is not None}
         Experiment.of(**given).build()
     assert '\n' not in str(raised.value)
+
+
+def test_a_server_sees_no_average_of_a_graph_that_brings_weights(tmp_path):
+    links = [f'{i} {j} 0.125' for i in range(8) for j in range(i)]
+    (tmp_path / 'whole.edges').write_text('\n'.join(links))
+    whole = WHOLE | {'topology': 'edge_list', 'topology_file': str(tmp_path / 'whole.edges')}
+    with pytest.raises(SettingError, match='sees the plain average'):
+        Experiment.of(
+            **{n: value for n, value in (SMALL | whole).items() if value is not None}
+        ).build()
