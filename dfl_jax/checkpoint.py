@@ -1,16 +1,14 @@
-"""Checkpoints of a run: the algorithm's state and the simulator's progress, by orbax.
+"""Checkpoints of a run: the algorithm's state and the simulator's progress.
 
-A checkpoint appears whole or not at all, and the last two are kept. It holds whole arrays, so that
-any number and kind of devices can go on from it, and a digest of what it holds: orbax notices a
-lost or cut file, but reads most flipped bits of an array as they come.
+A checkpoint is a folder with one archive of NumPy's, whose checksums tell of damage. It appears
+whole or not at all, and the last two are kept. It holds whole arrays, so that any number and kind
+of devices can go on from it.
 """
 
-import contextlib
-import hashlib
 import json
-import sys
-import time
-from collections.abc import Iterator, Sequence
+import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +20,9 @@ from dfl_jax.base import State
 from dfl_jax.progress import Progress
 
 KEPT = 2
-FORMAT = 2  # of states; those of the first held sizes and the number of the round
-LATE = 0.2  # seconds to wait for the threads of a failed read
+FORMAT = 3  # of what is beside the arrays; those of orbax are of the second
+FILE, RECORD = 'state.npz', 'progress'
+PARTIAL = '.partial'
 
 
 class Saved(NamedTuple):
@@ -35,34 +34,28 @@ class Saved(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints below one folder, numbered by round."""
+    """The checkpoints below one folder, numbered by round.
 
-    def __init__(self, folder: Path):
-        import orbax.checkpoint as ocp
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     kept = Checkpoints(folder)
+    ...     kept.save({'weights': np.ones(3)}, Progress(4, 1.5, {}))
+    ...     kept.latest(), kept.restore({'weights': np.zeros(3)}).state
+    (4, {'weights': array([1., 1., 1.])})
+    """
 
-        self._ocp = ocp
+    def __init__(self, folder: str | Path):
         self.folder = Path(folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        only = jax.process_index()  # of several processes each saves and reads for itself
-        self._manager = ocp.CheckpointManager(
-            self.folder,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=KEPT,
-                enable_async_checkpointing=False,
-                create=False,
-                multiprocessing_options=ocp.options.MultiprocessingOptions(
-                    primary_host=only, active_processes={only}, barrier_sync_key_prefix=str(only)
-                ),
-            ),
-        )
 
     def rounds(self) -> list[int]:
         """The rounds that have a checkpoint, the newest first."""
-        return sorted(self._manager.all_steps(), reverse=True)
+        folders = (path for path in self.folder.iterdir() if path.is_dir())
+        return sorted((int(path.name) for path in folders if path.name.isdecimal()), reverse=True)
 
     def latest(self) -> int | None:
         """The round of the newest checkpoint, None when there is none."""
-        return self._manager.latest_step()
+        return next(iter(self.rounds()), None)
 
     def save(self, state: State, *progress: Progress, notes: Sequence[Any] = ()) -> None:
         """Saves the state of one run with its progress, or of runs together with all of theirs.
@@ -78,53 +71,41 @@ class Checkpoints:
                 f'a checkpoint of round {round} cannot follow that of round {newest} in '
                 f'{self.folder}: give it a folder of its own'
             )
-        whole = jax.device_get(state)
-        runs = list(map(asdict, progress))
-        record = {'format': FORMAT, 'runs': runs, 'notes': list(notes)}
-        args = self._ocp.args
+        record = {'format': FORMAT, 'runs': list(map(asdict, progress)), 'notes': list(notes)}
+        text = np.frombuffer(json.dumps(record).encode(), np.uint8)
+        partial = self.folder / f'{round}{PARTIAL}'
+        for left in self.folder.glob(f'*{PARTIAL}'):
+            shutil.rmtree(left)
         try:
-            with _late_threads_hidden():
-                self._manager.save(
-                    round,
-                    args=args.Composite(
-                        state=args.StandardSave(whole),
-                        progress=args.JsonSave(record | {'digest': _digest(whole, record)}),
-                    ),
-                )
-        except Exception as error:  # orbax, tensorstore and the system each have their own
-            text = ' '.join(str(error).split())
-            raise OSError(f'checkpoint {round} in {self.folder}: {text}') from error
+            partial.mkdir()
+            with open(partial / FILE, 'wb') as file:
+                np.savez(file, **{RECORD: text}, **_by_name(jax.device_get(state)))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(self.folder / str(round))
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise OSError(f'checkpoint {round} in {self.folder}: {error}') from error
+        for old in self.rounds()[KEPT:]:
+            shutil.rmtree(self.folder / str(old))
 
     def restore(self, like: State, round: int | None = None) -> Saved:
-        """The checkpoint of `round`, by default the newest.
+        """The checkpoint of `round`, by default the newest; also one that orbax wrote for an
+        earlier version.
 
         like: gives the state's structure, shapes and dtypes.
 
-        Raises ValueError when it is not what was saved or a state of another kind, and whatever
-        orbax and tensorstore raise where they find a fault.
+        Raises ValueError when it is not a state of this kind, and whatever NumPy raises where it
+        finds a fault.
         """
-        round = self.latest() if round is None else round
-        args = self._ocp.args
-        hosted = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
-        with _late_threads_hidden():
-            record = dict(
-                self._manager.restore(
-                    round, args=args.Composite(progress=args.JsonRestore())
-                ).progress
-            )
-            if 'runs' in record and record.get('format') != FORMAT:
-                raise ValueError(
-                    f'an earlier version of dfl_jax wrote it, and this one reads format {FORMAT}'
-                )
-            restored = self._manager.restore(
-                round, args=args.Composite(state=args.StandardRestore(hosted))
-            )
-        digest = record.pop('digest', None)
-        if digest is None:
-            raise ValueError('it has no digest to be compared with')
-        if digest != _digest(restored.state, record):
-            raise ValueError('it is not what was saved')
-        return Saved(restored.state, [Progress(**one) for one in record['runs']], record['notes'])
+        folder = self.folder / str(self.latest() if round is None else round)
+        if (folder / 'state').is_dir():
+            from dfl_jax.orbax_checkpoint import read
+
+            state, record = read(folder, like)
+        else:
+            state, record = _read(folder / FILE, like)
+        return Saved(state, [Progress(**one) for one in record['runs']], record['notes'])
 
     def set_aside(self, round: int) -> Path:
         """Renames a checkpoint, which does not count from then on; returns its new path."""
@@ -134,38 +115,33 @@ class Checkpoints:
             number += 1
             free = self.folder / f'unreadable-{round}-{number}'
         (self.folder / str(round)).rename(free)
-        self._manager.reload()
         return free
 
 
-@contextlib.contextmanager
-def _late_threads_hidden() -> Iterator[None]:
-    """Hides the tracebacks of tensorstore's threads after a failed read or write.
-
-    orbax reads and writes all arrays at once and closes its event loop at the first fault; the
-    threads of the others then print a traceback each.
-    """
-    before = sys.unraisablehook
-
-    def hook(what: Any) -> None:
-        if str(what.exc_value) != 'Event loop is closed':
-            before(what)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    except Exception:
-        time.sleep(LATE)
-        raise
-    finally:
-        sys.unraisablehook = before
+def _by_name(state: State) -> dict[str, Any]:
+    """The leaves of a state by their paths in it."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
+    assert len(set(names)) == len(names)
+    return {f'state/{name}': leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
-def _digest(state: State, record: dict[str, Any]) -> str:
-    """SHA-256 of every array, with its place, dtype and shape, and of the record."""
-    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}'.encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+def _read(path: Path, like: State) -> tuple[State, dict[str, Any]]:
+    """The state of an archive, and what is beside it."""
+    with np.load(path) as file:
+        record = json.loads(file[RECORD].tobytes())
+        if record['format'] != FORMAT:
+            raise ValueError(f'it is of format {record["format"]}, and this version reads {FORMAT}')
+        wanted = _by_name(like)
+        if {RECORD, *wanted} != set(file.files):
+            raise ValueError('it holds the state of another method')
+        leaves = []
+        for name, leaf in wanted.items():
+            found = file[name]
+            if found.dtype.kind == 'V':  # NumPy does not know the name of a bfloat16
+                found = found.view(leaf.dtype)
+            if (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
+                text = f'{name} is {found.dtype} {found.shape}, not {leaf.dtype} {leaf.shape}'
+                raise ValueError(text)
+            leaves.append(found)
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), record

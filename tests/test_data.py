@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from helpers import assert_refused
 from scipy.special import digamma
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from dfl_jax import data
 from dfl_jax.data import DataError, official, so2sat
@@ -588,10 +590,18 @@ def test_digits():
     assert abs(found.train_x.std() - 1) < 1e-4
     shares = np.bincount(found.train_y) / (np.bincount(found.train_y) + np.bincount(found.test_y))
     np.testing.assert_allclose(shares, 0.8, atol=0.01)  # stratified
-    again = data.load('digits')
-    np.testing.assert_array_equal(found.train_x, again.train_x)
-    train = {x.tobytes() for x in found.train_x}
-    assert not any(x.tobytes() in train for x in found.test_x)
+
+
+def test_digits_are_those_of_scikit_learn_split_by_it():
+    x, y = load_digits(return_X_y=True)
+    split = train_test_split(x / 16, y, test_size=0.2, random_state=0, stratify=y)
+    train_x, test_x, train_y, test_y = split
+    found = data.load('digits')
+    scaled = [(part - train_x.mean()) / train_x.std() for part in (train_x, test_x)]
+    np.testing.assert_array_equal(found.train_x.reshape(1437, 64), scaled[0].astype(np.float32))
+    np.testing.assert_array_equal(found.test_x.reshape(360, 64), scaled[1].astype(np.float32))
+    np.testing.assert_array_equal(found.train_y, train_y)
+    np.testing.assert_array_equal(found.test_y, test_y)
 
 
 def test_synthetic():

@@ -69,7 +69,7 @@ def assert_same(out: Path, whole: Path, *begun: dict[Path, list[str]]) -> None:
     assert not list(out.glob('groups/*/checkpoints'))
     after = lines(out)
     for file, rows in (each for earlier in begun for each in earlier.items()):
-        assert after[file][: len(rows) - 1] == rows[:-1]
+        assert after[file][: len(rows[:-1])] == rows[:-1]
 
 
 def workers_below(pid: int, words: str) -> list[int]:

@@ -1,5 +1,6 @@
 """Runs that are stopped, killed or damaged, and go on as if nothing had happened."""
 
+import hashlib
 import json
 import shutil
 import signal
@@ -7,10 +8,14 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from flax.traverse_util import unflatten_dict
 from helpers import write_clusters
 from test_cli import NETWORK, SMALL, Finished, command, contents, finish, here, rows_of, wait_for
 
+from dfl_jax.checkpoint import FILE
 from dfl_jax.experiment.run_directory import RunDirectory
 from tests.torture import runs
 from tests.torture.processes import Process
@@ -209,52 +214,43 @@ def test_a_row_whose_checkpoint_was_not_saved(stopped, whole):
 
 def test_an_unfinished_checkpoint_is_ignored(stopped, whole):
     checkpoints = stopped / 'checkpoints'
-    (checkpoints / str(ROUNDS)).rename(checkpoints / f'{ROUNDS}.orbax-checkpoint-tmp')
+    (checkpoints / str(ROUNDS)).rename(checkpoints / f'{ROUNDS}.partial')
     resume(stopped, whole, *ARGV)
 
 
-def flip_a_bit(checkpoint: Path) -> None:
-    """In the arrays: what orbax reads without a word."""
-    largest = max(checkpoint.rglob('*'), key=lambda path: path.is_file() and path.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
-
-
-def cut(checkpoint: Path) -> None:
-    file = checkpoint / 'state' / 'manifest.ocdbt'
-    file.write_bytes(file.read_bytes()[:40])
-
-
-def empty(checkpoint: Path) -> None:
-    shutil.rmtree(checkpoint)
-    checkpoint.mkdir()
-
-
-def lose_the_digest(checkpoint: Path) -> None:
-    (file,) = (checkpoint / 'progress').rglob('metadata')
-    record = json.loads(file.read_text())
-    del record['digest']
-    file.write_text(json.dumps(record))
+def flip_a_bit(checkpoint: Path, at: float = 0.5) -> None:
+    content = bytearray((checkpoint / FILE).read_bytes())
+    content[int(at * len(content))] ^= 1
+    (checkpoint / FILE).write_bytes(content)
 
 
 def change_the_progress(checkpoint: Path) -> None:
-    (file,) = (checkpoint / 'progress').rglob('metadata')
-    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
+    content = (checkpoint / FILE).read_bytes()
+    (checkpoint / FILE).write_bytes(content.replace(b'"seconds": ', b'"seconds":1', 1))
+
+
+def cut(checkpoint: Path) -> None:
+    (checkpoint / FILE).write_bytes((checkpoint / FILE).read_bytes()[:4000])
+
+
+def of_another_version(checkpoint: Path) -> None:
+    with np.load(checkpoint / FILE) as file:
+        arrays = dict(file)
+    changed = arrays['progress'].tobytes().replace(b'"format": 3', b'"format": 4')
+    np.savez(checkpoint / FILE, **arrays | {'progress': np.frombuffer(changed, np.uint8)})
 
 
 DAMAGES = {
-    'state lost': (lambda path: shutil.rmtree(path / 'state'), 'Error: '),
-    'progress lost': (lambda path: shutil.rmtree(path / 'progress'), 'Error: '),
-    'file cut': (cut, 'Error: '),
-    'bit flipped': (flip_a_bit, 'it is not what was saved'),
-    'all lost': (empty, 'Error: '),
-    'progress changed': (change_the_progress, 'it is not what was saved'),
-    'digest lost': (lose_the_digest, 'it has no digest'),
+    'file lost': (lambda path: (path / FILE).unlink(), 'No such file'),
+    'file empty': (lambda path: (path / FILE).write_bytes(b''), 'No data left in file'),
+    'file cut': (cut, 'not a zip file'),
+    'bit flipped': (flip_a_bit, 'Bad CRC-32'),
+    'progress changed': (change_the_progress, 'Bad CRC-32'),
+    'another version': (of_another_version, 'it is of format 4, and this version reads 3'),
 }
 
 
-OFTEN = ('progress lost', 'bit flipped', 'digest lost')
+OFTEN = ('file lost', 'bit flipped', 'another version')
 
 
 @pytest.mark.parametrize(
@@ -292,7 +288,7 @@ def test_no_readable_checkpoint_is_an_error_with_the_way_out(stopped, whole, tmp
     before = contents(stopped)
     line = here(*ARGV, f'--out={stopped}', '--resume').error
     assert f'no checkpoint in {checkpoints} can be used' in line
-    assert f'({ROUNDS} and {ROUNDS - EVERY}: ValueError: it is not what was saved)' in line
+    assert f'({ROUNDS} and {ROUNDS - EVERY}: BadZipFile: Bad CRC-32' in line
     assert 'move that folder away, and --resume starts from the first round' in line
     assert contents(stopped) == before
     checkpoints.rename(tmp_path / 'away')
@@ -308,11 +304,40 @@ def test_no_more_checkpoints_does_not_lose_those_that_are(stopped, whole):
 
 
 def test_progress_is_kept(stopped):
-    (saved,) = (stopped / 'checkpoints' / str(ROUNDS) / 'progress').rglob('metadata')
-    progress = json.loads(saved.read_text())
-    (progress,) = progress['runs']
+    with np.load(stopped / 'checkpoints' / str(ROUNDS) / FILE) as file:
+        (progress,) = json.loads(file['progress'].tobytes())['runs']
     assert progress['round'] == ROUNDS
     assert progress['seconds'] == rows_of(stopped)[-1]['seconds']
+
+
+def as_before(checkpoint: Path) -> None:
+    """As orbax wrote it for dfl_jax before 2026-12."""
+    with np.load(checkpoint / FILE) as file:
+        record = json.loads(file['progress'].tobytes()) | {'format': 2}
+        leaves = {name: file[name] for name in file.files if name != 'progress'}
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+    tree = {}
+    for name, leaf in leaves.items():
+        first, *keys = name.removeprefix('state/').split('/')
+        place = f'.{first}' + ''.join(f"['{key}']" for key in keys)
+        digest.update(f'{place} {leaf.dtype} {leaf.shape}'.encode())
+        digest.update(leaf.tobytes())
+        tree[first, *keys] = leaf
+    (checkpoint / FILE).unlink()
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(checkpoint / 'state', unflatten_dict(tree))
+    (checkpoint / 'progress').mkdir()
+    text = json.dumps(record | {'digest': digest.hexdigest()})
+    (checkpoint / 'progress' / 'metadata').write_text(text)
+
+
+@pytest.mark.integration
+def test_a_checkpoint_of_an_earlier_version_is_read(stopped, whole):
+    newest = stopped / 'checkpoints' / str(ROUNDS)
+    shutil.rmtree(newest)
+    as_before(stopped / 'checkpoints' / str(ROUNDS - EVERY))
+    resume(stopped, whole, *ARGV)
+    assert [path.name for path in newest.iterdir()] == [FILE]
 
 
 # --------------------------------------------------------------------------------- what is recalled

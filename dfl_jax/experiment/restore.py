@@ -91,7 +91,7 @@ def restored(
         try:
             saved = checkpoints.restore(like, round)
             fault = fault_of(saved)
-        except Exception as error:  # orbax, tensorstore and json each have their own
+        except Exception as error:  # NumPy, zipfile, json and orbax each have their own
             fault = one_line(error)
         if fault:
             faults[round] = fault

@@ -189,7 +189,7 @@ def _show(bar: tqdm, row: Row, task: Task) -> None:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Holds Ctrl-C back until the block is through: orbax's threads do not take it well."""
+    """Holds Ctrl-C back until the block is through, so that what it writes belongs together."""
     if threading.current_thread() is not threading.main_thread():  # which gets no signals
         yield
         return

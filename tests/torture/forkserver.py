@@ -31,8 +31,6 @@ HEAVY = (
     'flax.traverse_util',
     'optax',
     'networkx',
-    'sklearn.datasets',
-    'orbax.checkpoint',
     'safetensors.numpy',
     'matplotlib.figure',
     'matplotlib.pyplot',

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-from absl import flags, logging
+from absl import flags
 
 from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, in_flags, one_line_warnings
@@ -58,7 +58,7 @@ def use_cache(given: str | None) -> None:
     """Has XLA keep compiled programs in `cache_folder(given)`."""
     if folder := cache_folder(given):
         jax.config.update('jax_compilation_cache_dir', folder)
-        jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+        jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 
 
 def cache_folder(given: str | None) -> str | None:
@@ -159,7 +159,6 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[Experi
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)  # what orbax logs is reported again, in one line
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     with one_line_warnings(), contextlib.ExitStack() as lock:

@@ -125,7 +125,7 @@ def restore(directory: RunDirectory) -> tuple[BuiltExperiment, Any, int]:
     like = jax.eval_shape(built.algorithm.init, built.key, built.clients)
     try:
         state, (progress,), _ = checkpoints.restore(like)
-    except Exception as error:  # orbax, tensorstore and json each have their own
+    except Exception as error:  # NumPy, zipfile, json and orbax each have their own
         raise ValueError(
             f'{directory.checkpoints / str(newest)} cannot be read ({one_line(error)}); '
             'run it anew with this version'
