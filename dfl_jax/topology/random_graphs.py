@@ -12,7 +12,7 @@ from dfl_jax.topology.fixed_graphs import clique
 
 # Clients of the largest regular graph that networkx draws, so that those of trained runs stay. Of
 # larger ones only ||v_steady|| is kept, which all regular graphs share.
-REGULAR_BY_NETWORKX = 10_000
+REGULAR_BY_NETWORKX = 1_000
 
 
 def _seed(rng: np.random.Generator) -> int:
