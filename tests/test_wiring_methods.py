@@ -184,13 +184,16 @@ def program(name: str, made, settings: dict) -> Iterator[str]:
         (algorithm.init, made.key, made.clients),
         (algorithm.predict, state, x),
     )
+    results = []
     for function, *arguments in traced:
         # A function that was traced before may be remembered
-        closed = jax.make_jaxpr(lambda *a, function=function: function(*a))(*arguments)
+        anew = jax.make_jaxpr(lambda *a, function=function: function(*a), return_shape=True)
+        closed, shapes = anew(*arguments)
+        results.append(shapes)
         kept, _ = dce_jaxpr(closed.jaxpr, True)
         constants = [np.asarray(c).tobytes() for c in closed.consts if not _is_key(c)]
         yield f'{kept}{constants}'
-    _, info = jax.eval_shape(step, made.key, state, 0, graph, made.clients)
+    _, info = results[0]  # of the round
     bits = sorted((kind, sent.bits) for kind, sent in info.sent.items())
     yield repr((bits, algorithm.overlaps, algorithm.replies, algorithm.by_size))
 
