@@ -49,6 +49,7 @@ PACKAGES = [
     ('evaluation', 6, 4.6, 'accuracy and loss of the clients and of the consensus model'),
     ('progress', 7, 6.0, 'what a run has done so far, and the rows of its metrics'),
     ('simulate', 7, 4.6, 'a run: blocks of rounds, evaluation between them, exact traffic'),
+    ('orbax_checkpoint', 7, 8.0, 'checkpoints as orbax wrote them for earlier versions'),
     ('checkpoint', 8, 6.0, 'the state and progress of a run on disk'),
     ('algorithms', 8, 2.2, 'one file a method that advances in rounds'),
     ('asynchronous', 8, 0.4, 'asynchronous methods: events of the clients, packed into slots'),

@@ -21,6 +21,7 @@ from dfl_jax.cli.report.tables import measured
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.exchange import one_round, shared_noise
+from dfl_jax.execution.random_numbers import normal_like, uniform
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment.accounting import (
     RATIOS,
@@ -39,7 +40,6 @@ from dfl_jax.tasks import REGRESSION
 from dfl_jax.training.batches import OVERFLOW, batch_bound
 from dfl_jax.training.local import local_training, minibatches
 from dfl_jax.training.local_settings import CHUNK, LocalTraining
-from dfl_jax.training.noise import noise_like
 from dfl_jax.training.private_gradients import clipped_sum, dense_layers, private_change
 
 SMALL = dict(algorithm='dpsgd', train_samples=200, test_samples=60, clients=8, degree=4, rounds=3)
@@ -238,14 +238,16 @@ def test_noise_has_the_variance_that_is_accounted_for(settings):
 
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.float64])
-def test_noise_is_that_of_jax_to_the_bit(dtype):
+def test_random_numbers_are_those_of_jax_to_the_bit(dtype):
     with jax.enable_x64(True):
         tree = {name: jnp.zeros(shape, dtype) for name, shape in {'a': (7, 3), 'b': ()}.items()}
         keys = jax.random.split(jax.random.key(0), 5)
-        noise = jax.vmap(noise_like, (0, None))(keys, tree)
+        noise = jax.vmap(normal_like, (0, None))(keys, tree)
         of_jax = jax.vmap(optax.tree.random_like, (0, None))(keys, tree)
         jax.tree.map(np.testing.assert_array_equal, noise, of_jax)
         assert noise['a'].dtype == dtype
+        numbers = uniform(keys[0], (5, 3), dtype)
+        np.testing.assert_array_equal(numbers, jax.random.uniform(keys[0], (5, 3), dtype))
 
 
 def test_noise_is_new_in_every_step_and_for_every_client():

@@ -340,6 +340,15 @@ def test_a_checkpoint_of_an_earlier_version_is_read(stopped, whole):
     assert [path.name for path in newest.iterdir()] == [FILE]
 
 
+@pytest.mark.integration
+def test_a_damaged_checkpoint_of_an_earlier_version_is_refused(stopped):
+    shutil.rmtree(stopped / 'checkpoints' / str(ROUNDS))
+    as_before(stopped / 'checkpoints' / str(ROUNDS - EVERY))
+    record = stopped / 'checkpoints' / str(ROUNDS - EVERY) / 'progress' / 'metadata'
+    record.write_text(record.read_text().replace('"seconds": ', '"seconds": 1'))
+    assert 'it is not what was saved' in here(*ARGV, f'--out={stopped}', '--resume').error
+
+
 # --------------------------------------------------------------------------------- what is recalled
 
 

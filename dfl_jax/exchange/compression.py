@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice, check_range
+from dfl_jax.execution.random_numbers import uniform
 from dfl_jax.setting_error import InputError
 
 FLOAT_BITS = 32  # of a number of the data, and of one whose type nothing else decides
@@ -189,7 +190,7 @@ def random_k(sparsity: float) -> Codec:
     check_range('sparsity', sparsity, least=0, below=1)
 
     def decoded(key: Array, tensor: Array) -> Array:
-        drawn = jax.random.uniform(key, tensor.shape)
+        drawn = uniform(key, tensor.shape)
         return jnp.where(largest(drawn, _kept(tensor.size, sparsity)), tensor, 0)
 
     def compressed(message: Message) -> Message:
@@ -224,7 +225,7 @@ def qsgd(bits: int, contracting: bool = False) -> Codec:
         x = tensor.astype(jnp.promote_types(tensor.dtype, jnp.float32))
         norm = jnp.sqrt(jnp.sum(x**2))
         scaled = levels * jnp.abs(x) / jnp.where(norm > 0, norm, 1)
-        level = jnp.floor(scaled + jax.random.uniform(key, x.shape, x.dtype))
+        level = jnp.floor(scaled + uniform(key, x.shape, x.dtype))
         if contracting:
             d = jnp.sum(x != 0, dtype=x.dtype)
             norm = norm / (1 + jnp.minimum(d / levels**2, jnp.sqrt(d) / levels))
@@ -269,7 +270,7 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
         w = tensor.astype(jnp.promote_types(tensor.dtype, jnp.float32))
         step = jnp.max(jnp.abs(w)) / levels
         scaled = w / jnp.where(step > 0, step, 1)
-        offset = 0.5 if rounding == 'nearest' else jax.random.uniform(key, w.shape, w.dtype)
+        offset = 0.5 if rounding == 'nearest' else uniform(key, w.shape, w.dtype)
         level = jnp.clip(jnp.floor(scaled + offset), -levels, levels)
         if shrinks:
             most = (jnp.max(jnp.abs(w)) * _shrinkage(scaled)).astype(tensor.dtype)

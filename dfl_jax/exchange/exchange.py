@@ -22,6 +22,7 @@ from dfl_jax.setting_error import InputError
 # Streams of keys that are split, too, into the small numbers: of a round's what is sent, and of
 # that what receivers draw
 SENT = COMBINED = 2**31
+CODING_COPIES = 10  # of a message that is coded: random numbers, masks (BEER, 2026-12-01)
 OLD_STEP = (
     'this method is written for an earlier version of dfl_jax: write its step as step(key, state, '
     'round), with round.graph, round.clients, round.sizes and round.number in place of what it '
@@ -48,13 +49,15 @@ class CodingErrors:
         """before: of the rounds before, leaves [M, ...]; None for nothing yet."""
         self.before, self.after = before, list[PyTree]()
 
-    def transmit(self, decoded_of: Callable, keys: Array, content: PyTree) -> PyTree:
-        """What receivers decode of the content, leaves [M, ...], and what was lost before."""
-        if self.before is not None:
-            content = optax.tree.add(content, self.before[len(self.after)])
-        decoded = jax.vmap(decoded_of)(keys, content)
+    def with_before(self, content: PyTree) -> PyTree:
+        """The next message of the round, leaves [M, ...], and what was lost before."""
+        if self.before is None:
+            return content
+        return optax.tree.add(content, self.before[len(self.after)])
+
+    def keep(self, content: PyTree, decoded: PyTree) -> None:
+        """Keeps what coding lost of that message."""
         self.after.append(optax.tree.sub(content, decoded))
-        return decoded
 
 
 @dataclass(frozen=True)
@@ -138,12 +141,22 @@ class Exchange:
             )
         messages, _ = heard_messages(round.graph, len(round.sizes))
         self.count(kind, messages, self.bits(_one(tree)))
-        content = tree if around is None else optax.tree.sub(tree, around)
-        if self.codec is not None:
-            keys = jax.random.split(key, len(round.sizes))
-            errors = self.errors or CodingErrors(None)
-            content = errors.transmit(self.decoded, keys, content)
-        return content if around is None else optax.tree.add(around, content)
+        if self.codec is None:
+            return tree
+        if self.errors is not None:
+            tree = self.errors.with_before(tree)
+
+        def of_client(inputs: tuple[Array, PyTree, PyTree | None]) -> PyTree:
+            key, content, around = inputs
+            if around is None:
+                return self.decoded(key, content)
+            return optax.tree.add(around, self.decoded(key, optax.tree.sub(content, around)))
+
+        inputs = jax.random.split(key, len(round.sizes)), tree, around
+        sent = map_in_chunks(of_client, inputs, None, CODING_COPIES * bytes_of(_one(tree)))
+        if self.errors is not None:
+            self.errors.keep(tree, sent)
+        return sent
 
     def send_to_each(
         self, key: Array, round: Round, tree: PyTree, *, kind: str = 'weights'

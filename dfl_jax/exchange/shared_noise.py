@@ -11,7 +11,7 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
-from dfl_jax.training.noise import noise_like
+from dfl_jax.execution.random_numbers import normal_like
 
 
 def shared_noise(key: Array, graph: Graph, like: PyTree) -> PyTree:
@@ -37,7 +37,7 @@ def shared_noise(key: Array, graph: Graph, like: PyTree) -> PyTree:
             ends = jnp.minimum(itself, other), jnp.maximum(itself, other)
             k_link = jax.random.fold_in(jax.random.fold_in(key, ends[0]), ends[1])
             sign = jnp.where(counts, jnp.where(itself < other, 1.0, -1.0), 0.0)
-            noise = noise_like(k_link, one)
+            noise = normal_like(k_link, one)
             return jax.tree.map(lambda t, n: t + sign.astype(n.dtype) * n, total, noise), None
 
         return lax.scan(add, optax.tree.zeros_like(one), (members[1:], heard[1:]))[0]

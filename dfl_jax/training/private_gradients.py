@@ -16,10 +16,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.execution.random_numbers import normal_like
 from dfl_jax.models import Model
 from dfl_jax.training.batches import Batch
 from dfl_jax.training.local_settings import CHUNK, LocalTraining
-from dfl_jax.training.noise import noise_like
 
 Path = tuple[str, ...]
 Inputs = dict[Path, Array]
@@ -173,7 +173,7 @@ def _clipping(norm: Array, clip: float, valid: Array | bool = True) -> tuple[Arr
 
 def _with_noise(key: Array, tree: PyTree, deviation: Array | float) -> PyTree:
     """The tree with independent Gaussian noise of this standard deviation on every number."""
-    return optax.tree.add_scale(tree, deviation, noise_like(key, tree))
+    return optax.tree.add_scale(tree, deviation, normal_like(key, tree))
 
 
 def private_change(settings: LocalTraining, key: Array, new: PyTree, start: PyTree) -> PyTree:

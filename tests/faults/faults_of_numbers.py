@@ -476,8 +476,8 @@ NUMBERS = [
     Fault(
         'errors that are not fed back',
         'dfl_jax/exchange/exchange.py',
-        'content = optax.tree.add(content, self.before[len(self.after)])',
-        'content = optax.tree.add_scale(content, 0.0, self.before[len(self.after)])',
+        'return optax.tree.add(content, self.before[len(self.after)])',
+        'return optax.tree.add_scale(content, 0.0, self.before[len(self.after)])',
         'test_exchange.py::test_errors_are_fed_back',
     ),
     Fault(

@@ -162,8 +162,8 @@ WIRING = [
     Fault(
         'messages of all clients rounded by one key',
         'dfl_jax/exchange/exchange.py',
-        'keys = jax.random.split(key, len(round.sizes))',
-        'keys = jnp.broadcast_to(key, (len(round.sizes),))',
+        'inputs = jax.random.split(key, len(round.sizes)), tree, around',
+        'inputs = jnp.broadcast_to(key, (len(round.sizes),)), tree, around',
         f'{KEYS}[choco_sgd]',
     ),
     Fault(
