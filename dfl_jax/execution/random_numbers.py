@@ -46,7 +46,7 @@ def normal_like(key: Array, tree: PyTree) -> PyTree:
 
 
 def _of_threefry(key: Array, dtype: DTypeLike) -> bool:
-    partitionable = jax.config.read('jax_threefry_partitionable')  # whose counts these are
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     known = jax.random.key_impl(key) == 'threefry2x32' and partitionable
     return known and jnp.dtype(dtype) == jnp.float32
 
