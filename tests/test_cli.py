@@ -585,6 +585,24 @@ def test_client_eval_samples_of_a_sorted_test_set_are_of_all_classes(tmp_path):
     assert all(name.startswith('client_') for name in differ), differ
 
 
+@pytest.mark.integration
+def test_a_process_of_its_own_says_nothing_but_what_concerns_the_run(tmp_path):
+    """Neither JAX of devices that are not there, nor what it imports."""
+    flags = ['--rounds=1', '--algorithm=dpsgd', '--noprogress', f'--out={tmp_path}/run']
+    done = subprocess.run(
+        [sys.executable, '-X', 'importtime', '-m', 'experiments.run', *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    said = done.stderr.splitlines()
+    imported = {line.split('|')[-1].strip().split('.')[0] for line in said if '|' in line}
+    assert 'numpy' in imported and not imported & {'orbax', 'sklearn'}
+    assert [line for line in said if not line.startswith('import time:')] == []
+
+
 def test_the_help_names_every_flag_and_imports_nothing_to_draw_or_save():
     done = subprocess.run(
         [sys.executable, '-X', 'importtime', '-m', 'experiments.run', '--helpfull'],

@@ -515,6 +515,17 @@ def test_the_noise_follows_from_an_epsilon():
     assert [*experiment.run(progress=False)][-1]['epsilon'] <= 5.0
 
 
+def test_the_noise_for_an_epsilon_is_searched_for_again_where_another_client_spends_most():
+    """Clients of 144 samples pass over their data in as many batches, and those of 143 are drawn
+    more often."""
+    settings = dict(algorithm='dpsgd', dataset='digits', clients=10, partition='iid', rounds=300)
+    settings |= dict(batch_size=20, batch_sampling='poisson', dp_clip=1.0)
+    built = Experiment.of(**settings, dp_epsilon=8.0, dp_delta=1e-3).build()
+    assert built.spending.after(300).max() == pytest.approx(8.0, rel=1e-4)
+    few = built.spending.after(300, [3, 3, 7])
+    np.testing.assert_array_equal(few, built.spending.after(300)[[3, 3, 7]])
+
+
 def test_clipping_without_noise_claims_nothing():
     row = last(dp_clip=1.0)
     assert 'epsilon' not in row

@@ -83,8 +83,8 @@ class Spending:
         """Epsilon of these clients, or of each, [M], after so many rounds."""
         assert self.asked.dp_delta is not None  # which is checked
         of_one = cache(partial(epsilon_of, delta=self.asked.dp_delta))
-        each = zip(self.multipliers(rounds), self.rates, rounds * self.releases, strict=True)
-        chosen = [*each] if clients is None else [[*each][client] for client in clients]
+        each = [*zip(self.multipliers(rounds), self.rates, rounds * self.releases, strict=True)]
+        chosen = each if clients is None else [each[client] for client in clients]
         return np.array([of_one(float(noise), float(q), int(n)) for noise, q, n in chosen])
 
 

@@ -305,9 +305,9 @@ class Privacy:
         it where `dp_noise_multiplier` is left out; else a run that spends more is refused.
       dp_delta: For which epsilon is given, below one over the number of samples of a client, or of
         clients.
-      dp_adversary: Against whom epsilon is claimed: `eavesdropper`, who hears all messages and
-        knows no noise that neighbours share; `neighbour`, any one client, who knows that of its own
-        links, too; or `server`, who sees the average of all clients alone (central privacy), where
+      dp_adversary: Against whom epsilon is claimed: an eavesdropper, who hears all messages and
+        knows no noise that neighbours share; a neighbour, any one client, who knows that of its own
+        links, too; or a server, who sees the average of all clients alone (central privacy), where
         that is all that a round leaves.
       dp_share_noise: Choose `dp_correlated_noise`, too, such that least noise stays in the models
         at this `dp_epsilon`, if all rounds had the graph of the first (DECOR).

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-from absl import flags
+from absl import flags, logging
 
 from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, in_flags, one_line_warnings
@@ -159,6 +159,7 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[Experi
 
 
 def main(argv: list[str]) -> int:
+    logging.set_verbosity(logging.FATAL)  # JAX tells of every kind of device that is not there
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     with one_line_warnings(), contextlib.ExitStack() as lock:
