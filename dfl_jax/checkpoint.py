@@ -5,6 +5,7 @@ whole or not at all, and the last two are kept. It holds whole arrays, so that a
 of devices can go on from it.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from dfl_jax.base import State
 from dfl_jax.progress import Progress
 
 KEPT = 2
-FORMAT = 3  # of what is beside the arrays; those of orbax are of the second
+FORMAT = 3  # of a checkpoint; 2 was that of orbax
 FILE, RECORD = 'state.npz', 'progress'
 PARTIAL = '.partial'
 
@@ -71,23 +72,29 @@ class Checkpoints:
                 f'a checkpoint of round {round} cannot follow that of round {newest} in '
                 f'{self.folder}: give it a folder of its own'
             )
-        record = {'format': FORMAT, 'runs': list(map(asdict, progress)), 'notes': list(notes)}
-        text = np.frombuffer(json.dumps(record).encode(), np.uint8)
         partial = self.folder / f'{round}{PARTIAL}'
         for left in self.folder.glob(f'*{PARTIAL}'):
-            shutil.rmtree(left)
+            _remove(left)
         try:
+            arrays = _by_name(jax.device_get(state))
+            record = {'format': FORMAT, 'runs': list(map(asdict, progress)), 'notes': list(notes)}
+            record['dtypes'] = {name: str(array.dtype) for name, array in arrays.items()}
+            text = np.frombuffer(json.dumps(record).encode(), np.uint8)
             partial.mkdir()
             with open(partial / FILE, 'wb') as file:
-                np.savez(file, **{RECORD: text}, **_by_name(jax.device_get(state)))
+                np.savez(file, **{RECORD: text}, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
             partial.rename(self.folder / str(round))
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(f'checkpoint {round} in {self.folder}: {error}') from error
+            _sync(self.folder)
+        except BaseException as error:
+            _remove(partial)
+            if not isinstance(error, Exception):
+                raise
+            text = ' '.join(str(error).split())
+            raise OSError(f'checkpoint {round} in {self.folder}: {text}') from error
         for old in self.rounds()[KEPT:]:
-            shutil.rmtree(self.folder / str(old))
+            _remove(self.folder / str(old))
 
     def restore(self, like: State, round: int | None = None) -> Saved:
         """The checkpoint of `round`, by default the newest; also one that orbax wrote for an
@@ -119,11 +126,37 @@ class Checkpoints:
 
 
 def _by_name(state: State) -> dict[str, Any]:
-    """The leaves of a state by their paths in it."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    names = [jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves]
-    assert len(set(names)) == len(names)
-    return {f'state/{name}': leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    """The leaves of a state by their paths in it.
+
+    Raises ValueError for what an archive of arrays does not hold, or not under its name.
+    """
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        name = f'state/{jax.tree_util.keystr(path, simple=True, separator="/")}'
+        if name in named or name.endswith('.npy') or '\0' in name:
+            raise ValueError(f'{name!r} names no part of a state, or two; call it otherwise')
+        if leaf.dtype.hasobject:
+            raise ValueError(f'{name} holds {leaf.dtype}; keep numbers')
+        named[name] = leaf
+    return named
+
+
+def _remove(path: Path) -> None:
+    """What cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Has the names in a folder survive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _read(path: Path, like: State) -> tuple[State, dict[str, Any]]:
@@ -137,11 +170,8 @@ def _read(path: Path, like: State) -> tuple[State, dict[str, Any]]:
             raise ValueError('it holds the state of another method')
         leaves = []
         for name, leaf in wanted.items():
-            found = file[name]
-            if found.dtype.kind == 'V':  # NumPy does not know the name of a bfloat16
-                found = found.view(leaf.dtype)
-            if (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-                text = f'{name} is {found.dtype} {found.shape}, not {leaf.dtype} {leaf.shape}'
-                raise ValueError(text)
-            leaves.append(found)
+            found, dtype = file[name], record['dtypes'][name]
+            if (dtype, found.shape) != (str(leaf.dtype), leaf.shape):
+                raise ValueError(f'{name} is {dtype} {found.shape}, not {leaf.dtype} {leaf.shape}')
+            leaves.append(found.view(leaf.dtype))  # NumPy does not know the name of a bfloat16
     return jax.tree.unflatten(jax.tree.structure(like), leaves), record

@@ -26,7 +26,11 @@ def read(folder: Path, like: State) -> tuple[State, dict[str, Any]]:
     if record.get('format') != FORMAT:
         raise ValueError(f'it is of format {record.get("format")}, and this version reads {FORMAT}')
     hosted = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
-    with ocp.StandardCheckpointer() as checkpointer:
+    only = jax.process_index()  # of several processes one reads, and the others do not wait for it
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=only, active_processes={only}, barrier_sync_key_prefix=str(only)
+    )
+    with ocp.StandardCheckpointer(multiprocessing_options=alone) as checkpointer:
         state = checkpointer.restore(folder / 'state', hosted)
     if record.pop('digest', None) != _digest(state, record):
         raise ValueError('it is not what was saved')

@@ -237,17 +237,28 @@ def test_noise_has_the_variance_that_is_accounted_for(settings):
     assert float(noise.std()) == pytest.approx(expected, rel=4 / np.sqrt(2 * len(noise)))
 
 
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.float64])
-def test_random_numbers_are_those_of_jax_to_the_bit(dtype):
-    with jax.enable_x64(True):
+@pytest.mark.parametrize(
+    ('dtype', 'implementation', 'partitionable'),
+    [
+        (jnp.float32, 'threefry2x32', True),
+        (jnp.float64, 'threefry2x32', True),
+        (jnp.float32, 'threefry2x32', False),
+        (jnp.float32, 'rbg', True),
+    ],
+)
+def test_random_numbers_are_those_of_jax_to_the_bit(dtype, implementation, partitionable):
+    with jax.enable_x64(True), jax.threefry_partitionable(partitionable):
         tree = {name: jnp.zeros(shape, dtype) for name, shape in {'a': (7, 3), 'b': ()}.items()}
-        keys = jax.random.split(jax.random.key(0), 5)
+        keys = jax.random.split(jax.random.key(0, impl=implementation), 5)
         noise = jax.vmap(normal_like, (0, None))(keys, tree)
         of_jax = jax.vmap(optax.tree.random_like, (0, None))(keys, tree)
         jax.tree.map(np.testing.assert_array_equal, noise, of_jax)
         assert noise['a'].dtype == dtype
         numbers = uniform(keys[0], (5, 3), dtype)
         np.testing.assert_array_equal(numbers, jax.random.uniform(keys[0], (5, 3), dtype))
+        by_jax = 'random_bits' in str(jax.make_jaxpr(normal_like)(keys[0], tree))
+        fast = (jnp.float32, 'threefry2x32', True)
+        assert by_jax == ((dtype, implementation, partitionable) != fast)
 
 
 def test_noise_is_new_in_every_step_and_for_every_client():

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -15,8 +17,9 @@ from flax.traverse_util import unflatten_dict
 from helpers import write_clusters
 from test_cli import NETWORK, SMALL, Finished, command, contents, finish, here, rows_of, wait_for
 
-from dfl_jax.checkpoint import FILE
+from dfl_jax.checkpoint import FILE, Checkpoints
 from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.progress import Progress
 from tests.torture import runs
 from tests.torture.processes import Process
 from tests.torture.runs import lines_in
@@ -215,7 +218,43 @@ def test_a_row_whose_checkpoint_was_not_saved(stopped, whole):
 def test_an_unfinished_checkpoint_is_ignored(stopped, whole):
     checkpoints = stopped / 'checkpoints'
     (checkpoints / str(ROUNDS)).rename(checkpoints / f'{ROUNDS}.partial')
+    (checkpoints / '1.partial').mkdir()
+    (checkpoints / '2.partial').symlink_to(whole)
     resume(stopped, whole, *ARGV)
+    assert sorted(path.name for path in checkpoints.iterdir()) == [str(ROUNDS - EVERY), str(ROUNDS)]
+
+
+@pytest.mark.parametrize(
+    ('state', 'words'),
+    [
+        ({'a': np.ones(2), 'a.npy': np.zeros(2)}, 'names no part of a state'),
+        ({'a/b': np.ones(2), 'a': {'b': np.zeros(2)}}, 'or two'),
+        ({'a': np.array([None])}, 'holds object'),
+        ({'a': jax.random.key(0)}, ''),
+    ],
+)
+def test_what_an_archive_does_not_hold_is_refused_and_leaves_nothing(state, words, tmp_path):
+    kept = Checkpoints(tmp_path)
+    with pytest.raises(OSError, match=rf'checkpoint 3 in .*{words}'):
+        kept.save(state, Progress(3, 1.0, {}))
+    assert kept.rounds() == [] and [*tmp_path.iterdir()] == []
+
+
+def test_a_checkpoint_is_of_one_structure_shape_and_type(tmp_path):
+    kept = Checkpoints(tmp_path)
+    state = {'weights': jnp.arange(3, dtype=jnp.bfloat16), 'empty': np.zeros((0, 2))}
+    kept.save(state, Progress(3, 1.0, {}), notes=['a note'])
+    found = kept.restore(state)
+    assert found.notes == ['a note']
+    jax.tree.map(np.testing.assert_array_equal, found.state, state)
+    assert found.state['weights'].dtype == jnp.bfloat16
+    for other in (
+        {'weights': jnp.zeros(3, jnp.float16), 'empty': state['empty']},
+        {'weights': jnp.zeros(4, jnp.bfloat16), 'empty': state['empty']},
+        {'weights': state['weights']},
+    ):
+        with pytest.raises(ValueError, match=r'another method|not float16|not bfloat16'):
+            kept.restore(other)
 
 
 def flip_a_bit(checkpoint: Path, at: float = 0.5) -> None:

@@ -205,7 +205,8 @@ def _digits() -> Dataset:
     """scikit-learn's 1,797 images of 8 x 8; its file is read without importing it, which takes a
     second and a half."""
     package = importlib.util.find_spec('sklearn')
-    assert package and package.submodule_search_locations
+    if package is None or not package.submodule_search_locations:
+        raise DataError('the digits are those of scikit-learn, which is not installed')
     table = Path(package.submodule_search_locations[0], 'datasets/data/digits.csv.gz')
     rows = np.loadtxt(table, delimiter=',')[np.load(DIGITS_ORDER)]
     x, y = rows[:, :-1].reshape(-1, 8, 8, 1) / 16, rows[:, -1]

@@ -25,7 +25,7 @@ def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) 
     >>> bool((uniform(key, (3,)) == jax.random.uniform(key, (3,))).all())
     True
     """
-    if not _of_threefry(key, dtype):
+    if not _of_threefry(key, shape, dtype):
         return jax.random.uniform(key, shape, dtype)
     bits = _threefry(key, shape) >> 9 | jnp.uint32(0x3F800000)
     return lax.bitcast_convert_type(bits, jnp.float32) - 1
@@ -33,7 +33,7 @@ def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) 
 
 def normal(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
     """`jax.random.normal`: standard normal numbers."""
-    if not _of_threefry(key, dtype):
+    if not _of_threefry(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
     least = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
     within = jnp.maximum(least, uniform(key, shape) * (1 - least) + least)
@@ -45,10 +45,11 @@ def normal_like(key: Array, tree: PyTree) -> PyTree:
     return optax.tree.random_like(key, tree, normal)
 
 
-def _of_threefry(key: Array, dtype: DTypeLike) -> bool:
+def _of_threefry(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
     partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     known = jax.random.key_impl(key) == 'threefry2x32' and partitionable
-    return known and jnp.dtype(dtype) == jnp.float32
+    one = jax.random.key_data(key).ndim == 1 and math.prod(shape) < 2**32
+    return known and one and jnp.dtype(dtype) == jnp.float32
 
 
 def _threefry(key: Array, shape: tuple[int, ...]) -> Array:
