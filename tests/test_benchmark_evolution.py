@@ -22,7 +22,7 @@ def test_the_last_line(method):
     found = json.loads(done.out.splitlines()[-1])
     assert list(found) == ['worst', 'median', 'products']
     assert 0 < found['median'] <= found['worst'] < 0.01
-    assert 20 < found['products'] < 150
+    assert 10 < found['products'] < 150
 
 
 @pytest.mark.integration

@@ -52,7 +52,14 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
     options['timesteps'] = TIMESTEPS
     attack, factor = flipping(options.pop('flipped', None))
     method = compiled(
-        'ntk_fl', model, cohort=COHORT, lr=lr, lr_decay=lr_decay, attack=attack, **options
+        'ntk_fl',
+        model,
+        cohort=COHORT,
+        lr=lr,
+        lr_decay=lr_decay,
+        search='all',
+        attack=attack,
+        **options,
     )
     server = CLIENTS  # which is honest
     factors = [factor(server, j) for j in range(CLIENTS)]

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import counting_passes
 
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import NtkUpdate, ntk_update
@@ -55,24 +54,23 @@ def update(losses, **settings):
 )
 def test_the_timestep_of_the_lowest_loss_is_kept(losses, chosen):
     """One whose network overflows never is."""
-    t, loss = update(losses, patience=len(losses))
+    t, loss = update(losses, search='all')
     assert t == chosen
     assert loss == pytest.approx(losses[TIMESTEPS.index(chosen)], rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ('losses', 'patience', 'chosen'),
+    ('losses', 'chosen'),
     [
-        ((0.5, 0.4, 0.3), 1, 5),
-        ((0.5, 0.6, 0.3), 1, 1),
-        ((0.5, 0.6, 0.3), 2, 5),
-        ((0.5, np.nan, 0.3), 1, 1),
-        ((0.5, 0.5, 0.3), 1, 5),
-        ((np.nan, np.nan, 0.9), 1, 5),
+        ((0.5, 0.2, 0.3), 2),
+        ((0.1, 0.2, 0.3), 1),
+        ((0.5, 0.4, 0.3), 5),
+        ((0.5, 0.4, np.nan), 2),
+        ((0.5, np.nan, np.nan), 1),
     ],
 )
-def test_later_timesteps_are_not_tried_once_the_loss_has_risen(losses, patience, chosen):
-    assert update(losses, patience=patience)[0] == chosen
+def test_the_section_finds_where_the_loss_has_fallen_to(losses, chosen):
+    assert update(losses)[0] == chosen
 
 
 def test_the_evolved_outputs_that_choose_are_those_of_the_flow():
@@ -113,34 +111,5 @@ def test_the_weights_of_a_linear_network_take_its_outputs_where_they_evolve(x64,
     assert chosen_loss('network') == pytest.approx(float(chosen_loss('linearized')), rel=1e-12)
 
 
-def test_patience_is_at_least_one():
-    with pytest.raises(ValueError, match='patience has to be at least 1, got 0'):
-        NtkUpdate(patience=0)
-
-
 def test_where_no_timestep_has_a_loss_the_run_learns_of_it():
     assert np.isnan(update((np.nan,) * 3)[1])
-
-
-def test_networks_at_once_wait_for_none_that_is_done():
-    """The first is after two timesteps, by a loss that rises; the third is 48 steps away."""
-    multiplied, passes = counting_passes(lambda s: s)
-
-    def apply(w, x, key=None):
-        return x[:, :1] * w['w'][0] * y.T
-
-    y = jnp.eye(CLASSES)[jnp.arange(SAMPLES) % CLASSES].T
-    model = bind(MLP(CLASSES, ()), (2,))._replace(apply=apply)
-    settings = NtkUpdate(timesteps=(1, 2, 50, 52), evolution='euler', patience=1)
-
-    def tried(x):
-        vjp = lambda total: {'w': jnp.sum(jnp.abs(total))[None]}  # noqa: E731
-        linearized = Linearization(jnp.zeros_like(y), multiplied, vjp)
-        given = (linearized, x, y, jnp.ones(SAMPLES, bool), jnp.float32(0.1))
-        return ntk_update(model, settings)({'w': jnp.zeros(1)}, *given).tried
-
-    signs = jnp.array([1.0, -1.0])[:, None, None]  # w falls
-    found = jax.jit(jax.vmap(tried))(signs * jnp.ones((2, SAMPLES, 2)))
-    jax.effects_barrier()
-    assert found.tolist() == [2, 4]
-    assert len(passes) == 52

@@ -77,7 +77,7 @@ OTHER = {  # setting -> values; the first that is not the default of a method is
     'dim': (9,),
     'period_growth': (3,),
     'density': (0.25,),
-    'patience': (1,),
+    'search': ('all',),
 }
 SMALL = {'ntk_dfl': {'timesteps': (2, 4, 8)}, 'ntk_fl': {'timesteps': (2, 4, 8)}, 'spark': {
     'timesteps': (2, 4, 8), 'projection_dim': 8,
@@ -104,7 +104,6 @@ BESIDE = {  # setting -> what makes it matter, where the method has it
     'dp_noise_multiplier': {'dp_clip': 1.0, 'dp_unit': 'client'},
     'optimizer_options': {'optimizer': 'adam', 'momentum': 0.0},
     'optimizer': {'momentum': 0.0},
-    'patience': {'evolution': 'euler'},
     'rounds': {'schedule': 'annealed'},
     'warmup': {'rounds': 8},
     'period_growth': {'period': 2},

@@ -28,8 +28,9 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
+from dfl_jax.ntk.low_rank import low_rank, low_rank_cost
 from dfl_jax.ntk.precision import in_float16, product
-from dfl_jax.ntk.rkc import TOLERANCE, Flow, integration
+from dfl_jax.ntk.rkc import TOLERANCE, Flow, RkcState, integration
 
 Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its product with the kernel
 
@@ -42,6 +43,7 @@ FOR_ANY = 'rkc, sampled or euler'  # loss and kernel
 
 # Of `sampled`; more do not lessen the error (2026-11-23): docs/benchmarks.md, "Constants".
 SAMPLED_STEPS = 4
+LOW_RANK_SAMPLES = 256  # of a kernel from which on the one of low rank saves time
 
 
 class Accumulated(NamedTuple):
@@ -49,7 +51,7 @@ class Accumulated(NamedTuple):
 
     total: Array  # S_t, which moves the weights
     integral: Array  # I_t, from which the outputs follow: f^(t) = f^(0) - rate H I_t
-    products: Array  # of the kernel with a matrix like S that it took so far, int32
+    products: Array  # of the kernel with a matrix like S that it took so far, by their flops
 
 
 def apply(kernel: Kernel, total: Array) -> Array:
@@ -115,7 +117,8 @@ def evolution(
     """
     check(timesteps, loss, method)
     rate = mean_rate(lr, mask, len(f0), loss)
-    kernel, mask = _without_padding(kernel, mask, float16_kernel), mask[None, :]
+    kernel, near = _without_padding(kernel, mask, float16_kernel)
+    mask = mask[None, :]
     start = jnp.zeros_like(f0)
 
     def moved(integral):  # by which the outputs have moved, a product with the kernel
@@ -165,29 +168,45 @@ def evolution(
         times.add(min(SAMPLED_STEPS, timesteps[0]))
     start_image = start if callable(loss) else None  # in closed forms the slope says enough
     ends = jnp.array(sorted(times), start.dtype)
-    flow = Flow(moved, residual_after, jacobian_of, ends, tolerance)
+    stiff = None if near is None else lambda integral: rate * near(integral)
+    flow = Flow(moved, residual_after, jacobian_of, ends, tolerance, stiff)
     begin, reach = integration(flow, start, slope, start_image)
+
+    def accumulate(at, t):
+        at, integral, _ = reach(at, t)
+        return at, at, integral, integral
+
     if method == 'sampled':
-        return _sampled(begin, reach, residual, slope, sampled_steps)
+        begin, accumulate = _sampled(begin, reach, slope, sampled_steps)
+
+    def products(at: RkcState) -> Array:
+        if near is None:
+            return at.products
+        share, forming = low_rank_cost(jnp.maximum(jnp.sum(mask), 1), len(f0))
+        return at.products + forming + share * at.near_products
 
     def integrated(progress, t):
-        progress, integral, _ = reach(progress, t)
-        return progress, Accumulated(integral, integral, progress.products)
+        progress, at, total, integral = accumulate(progress, t)
+        return progress, Accumulated(total, integral, products(at))
 
     return begin, integrated
 
 
-def _without_padding(kernel: Kernel, mask: Array, float16: bool) -> Kernel:
-    """The kernel, zero between samples that are padding; in float16 where it is asked for."""
+def _without_padding(kernel: Kernel, mask: Array, float16: bool) -> tuple[Kernel, Callable | None]:
+    """The kernel, zero between samples that are padding, and one of low rank where that pays.
+
+    float16: keep the kernel in float16.
+    """
     if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
-        return in_float16(kernel) if float16 else kernel
+        near = low_rank(kernel) if len(kernel) >= LOW_RANK_SAMPLES else None
+        return in_float16(kernel) if float16 else kernel, near
     if float16:
         raise ValueError(
             'precision=float16_kernel needs the matrix of the kernel, which is not formed here; '
             'use precision=highest'
         )
-    return kernel
+    return kernel, None
 
 
 def _residual(f: Array, y: Array, mask: Array, loss: SampleLoss) -> Array:
@@ -219,39 +238,36 @@ def check(timesteps: Sequence[int], loss: SampleLoss, method: str) -> None:
 
 
 def _sampled(
-    begin: PyTree, reach: Callable, residual: Callable[[Array], Array], slope: Array, steps: int
-) -> tuple[PyTree, Callable[[PyTree, Array], tuple[PyTree, Accumulated]]]:
+    begin: RkcState, reach: Callable, slope: Array, steps: int
+) -> tuple[PyTree, Callable[[PyTree, Array], tuple[PyTree, RkcState, Array, Array]]]:
     """The evolution whose S_t adds up the flow's residuals r(u) at whole steps u = 0, ..., t - 1.
 
-    Up to m = min(t, steps) they are added one by one, a kernel product each. From there on the
-    residual changes little within a step, and the trapezoidal rule, half of r(m) and r(t) and all
-    between them, is the integral (Euler and Maclaurin):
+    Up to m = min(t, steps) they are added one by one. From there on the residual changes little
+    within a step, and the trapezoidal rule, half of r(m) and r(t) and all between them, is the
+    integral (Euler and Maclaurin):
 
       S_t = sum_{u<m} r(u) + (I_t - I_m) + (r(m) - r(t)) / 2
 
-    with r(t) as the integrator interpolates it.
+    with all r as the integrator interpolates them.
 
-    begin, reach: of the integral I_t; residual: I_t -> r(t); slope: r(0).
+    begin, reach: of the integral I_t and r(t); slope: r(0).
     """
 
     def sample(u, carry):
-        flow, total, _ = carry
-        flow, integral, _ = reach(flow, u)
-        now = residual(integral)
-        return flow, total + now, total - integral + now / 2
+        at, total, _ = carry
+        at, integral, now = reach(at, u)
+        total = total + now
+        return at, total, total - integral - now / 2
 
     def summed(progress, t):
-        flow, reached, total, excess, own = progress  # total: of r(0), ..., r(reached)
+        at, reached, total, excess = progress  # total: of r(0), ..., r(reached)
         end = jnp.minimum(t, steps)
         # excess: of the sum over the integral, sum_{u<m} r(u) - I_m + r(m) / 2
-        flow, total, excess = lax.fori_loop(reached + 1, end + 1, sample, (flow, total, excess))
-        flow, integral, slope = reach(flow, t)
-        summed_up = integral + excess - slope / 2
-        own = own + end - reached  # a residual at each whole step
-        products = flow.products + own
-        return (flow, end, total, excess, own), Accumulated(summed_up, integral, products)
+        at, total, excess = lax.fori_loop(reached + 1, end + 1, sample, (at, total, excess))
+        at, integral, now = reach(at, t)
+        return (at, end, total, excess), at, integral + excess - now / 2, integral
 
-    return (begin, jnp.int32(0), slope, slope / 2, jnp.int32(0)), summed
+    return (begin, jnp.int32(0), slope, slope / 2), summed
 
 
 def _closed_form(

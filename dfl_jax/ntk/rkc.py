@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -34,8 +35,25 @@ FACTOR_MIN, FACTOR_MAX = 0.2, 5.0  # the most by which a step differs from the o
 _WIDEST = stability_limit(MAX_STAGES)
 
 
+class Rest(NamedTuple):
+    """What the exact map adds to the near one along the integration: a parabola in time."""
+
+    value: Array  # R S at the time reached, [C, N]
+    rise: Array  # mean slope over the last step
+    bend: Array  # second divided difference over the last two
+
+    def after(self, elapsed: Array, last: Array) -> Array:
+        """So long after the time reached; last: length of the last step, zero before the first."""
+        return self.value + elapsed * (self.rise + (elapsed + last) * self.bend)
+
+    def moved(self, value: Array, length: Array, last: Array) -> 'Rest':
+        """At the end of another step, where R S is `value`."""
+        rise = (value - self.value) / length
+        return Rest(value, rise, (rise - self.rise) / (length + last))
+
+
 class RkcState(NamedTuple):
-    """An integration under way: the step that it is in, and the last one that was accepted."""
+    """An integration under way."""
 
     time: Array  # reached
     total: Array  # S at that time, [C, N]
@@ -43,25 +61,21 @@ class RkcState(NamedTuple):
     last_time: Array  # the same three at the start of the last step, within which S is interpolated
     last_total: Array
     last_slope: Array
-    length: Array  # of the step under way
-    end: Array  # time at which it ends
-    stages: Array  # that it takes, int32
-    taken: Array  # products that it took so far, int32
-    before: Array  # its stage before the current one, [C, N]
-    argument: Array  # of the next product, [C, N]: its current stage, or `mode`
-    error: Array  # estimated, of the step, by the one that is allowed; NaN where it is not finite
+    length: Array  # of the next step, about
     rate: Array  # of the stiffest mode, per unit of time, that the step is to keep stable
     mode: Array  # that mode, [C, N], of length one
     image: Array | None  # of S, [C, N], where `jacobian_of` asks for it
+    rest: Rest | None  # where the flow has a map `near`
     refused: Array  # bool: the step before was
     steps: Array  # tried, int32
-    products: Array  # of the kernel, int32
+    products: Array  # of the exact map, int32
+    near_products: Array  # of the map `near`, int32
 
 
 class Flow(NamedTuple):
     """dS/dt = slope_of(linear(S)), and how exactly it is integrated."""
 
-    linear: Callable[[Array], Array]  # v -> its image, both [C, N]: the product that a pass takes
+    linear: Callable[[Array], Array]  # v -> its image, both [C, N], a product of the kernel
     # image of S -> dS/dt, whose Jacobian with respect to S has no positive eigenvalues
     slope_of: Callable[[Array], Array]
     # (image of v, slope, image of S) -> that Jacobian where the slope is this one, times -v; the
@@ -69,7 +83,13 @@ class Flow(NamedTuple):
     jacobian_of: Callable[[Array, Array, Array | None], Array]
     ends: Array  # timesteps, of the type of S, positive, increasing; no step goes beyond the last
     tolerance: float = TOLERANCE  # of the estimated error of one step, by the norm of S
+    near: Callable[[Array], Array] | None = None  # v -> its image by the stiff modes, and cheaper
     table: Any = None  # COEFFICIENTS, in the type of S, from `integration`
+
+    @property
+    def cheap(self) -> Callable[[Array], Array]:
+        """The map of which only the stiff modes matter."""
+        return self.near or self.linear
 
 
 def integration(
@@ -87,14 +107,13 @@ def integration(
     error there is either of a mode that relaxes, and is forgotten, or of one in which S goes on
     growing.
 
-    `reach` is one loop, each pass of which takes one product, whatever that is for: a stage, the
-    slope at the end of a step or the power method. Under `vmap` integrations share the passes, not
-    the steps, so that none waits while another one takes more stages.
+    Under `vmap` integrations share the steps, and each step has the stages of the one that takes
+    most.
 
     NaN where the flow is too stiff for MAX_STEPS steps, and where it is not finite.
 
-    start, slope: S and dS/dt at time zero, [C, N]. start_image: that of `start`, for a Jacobian
-    that does not follow from the slope.
+    start, slope: S and dS/dt at time zero, [C, N], S being zero where the flow has a map `near`.
+    start_image: that of `start`, for a Jacobian that does not follow from the slope.
     """
     ends = flow.ends
     flow = flow._replace(table=jnp.asarray(COEFFICIENTS, start.dtype))
@@ -104,17 +123,23 @@ def integration(
 
         def goes_on(at: RkcState) -> Array:
             reachable = at.rate * (ends[-1] - at.time) < _WIDEST * (MAX_STEPS - at.steps)
-            another = (at.time < end) & reachable  # False for a rate of NaN, too
-            return (at.taken > 0) | another
+            return (at.time < end) & reachable  # False for a rate of NaN, too
 
-        at = lax.while_loop(goes_on, partial(_take_product, flow), at)
+        at = lax.while_loop(goes_on, partial(_step, flow), at)
         total, slope = (jnp.where(at.time < end, jnp.nan, each) for each in _between(at, end))
         return at, total, slope
 
-    mode, rate = _estimated(flow, flow.linear(_unit(slope)[0]), slope, start_image)
+    v, size = _unit(slope)
+    image = flow.linear(v)
+    rest = None
+    if flow.near is not None:
+        zero = jnp.zeros_like(start)
+        rest = Rest(zero, size * (image - flow.near(v)), zero)
+    mode, rate = _estimated(flow, image, slope, start_image)
     for _ in range(POWER_ITERATIONS - 1):
-        mode, rate = _estimated(flow, flow.linear(mode), slope, start_image)
+        mode, rate = _estimated(flow, flow.cheap(mode), slope, start_image)
     zero = jnp.zeros_like(ends[0])
+    near = flow.near is not None
     begin = RkcState(
         time=zero,
         total=start,
@@ -123,20 +148,16 @@ def integration(
         last_total=start,
         last_slope=slope,
         length=1 / rate,
-        end=zero,
-        stages=jnp.int32(0),
-        taken=jnp.int32(0),
-        before=start,
-        argument=start,
-        error=zero,
         rate=rate,
         mode=mode,
         image=start_image,
+        rest=rest,
         refused=jnp.zeros_like(rate, bool),
         steps=jnp.int32(0),
-        products=jnp.int32(POWER_ITERATIONS),
+        products=jnp.int32(1 if near else POWER_ITERATIONS),
+        near_products=jnp.int32(POWER_ITERATIONS if near else 0),
     )
-    return _begin_step(flow, begin), reach
+    return begin, reach
 
 
 def _estimated(flow: Flow, image: Array, slope: Array, total: Array | None) -> tuple[Array, Array]:
@@ -148,8 +169,67 @@ def _estimated(flow: Flow, image: Array, slope: Array, total: Array | None) -> t
     return mode, RATE_MARGIN * norm
 
 
-def _begin_step(flow: Flow, at: RkcState) -> RkcState:
-    """With the next step, about as long as `at.length`, before its first product."""
+def _step(flow: Flow, at: RkcState) -> RkcState:
+    """A step, accepted or refused by its error, and how long the next one is to be."""
+    length, end, stages = _extent(flow, at)
+    total = _stages(flow, at, length, stages)
+    image = flow.linear(total)
+    slope = flow.slope_of(image)
+    growing, error = _error(flow, at, total, slope, length, end)
+    good, finite = error <= 1, ~jnp.isnan(error)
+
+    def kept(new: Any, old: Any) -> Any:
+        return jax.tree.map(partial(jnp.where, good), new, old)
+
+    rest = at.rest
+    if rest is not None:
+        assert flow.near is not None
+        last = at.time - at.last_time
+        rest = kept(rest.moved(image - flow.near(total), length, last), rest)
+    new = (end, total, slope, at.time, at.total, at.slope)
+    old = (at.time, at.total, at.slope, at.last_time, at.last_total, at.last_slope)
+    time, total, slope, last_time, last_total, last_slope = kept(new, old)
+    seen = None if at.image is None else kept(image, at.image)
+
+    # What has grown in a refused step holds the modes that were not stable.
+    mode = jnp.where(good | ~finite, at.mode, growing)
+    followed = ~good | (at.steps % STEPS_PER_ESTIMATE == 0)
+    mode, rate = lax.cond(
+        followed,
+        lambda: _estimated(flow, flow.cheap(mode), slope, seen),
+        lambda: (mode, at.rate),
+    )
+    rate = jnp.where(good, rate, jnp.maximum(rate, at.rate))
+    rate = jnp.where(finite, rate, OVERFLOW_FACTOR * at.rate)
+
+    unstable = ~good & (at.rate * length > stability_limit(stages)) & ~at.refused
+    longest = jnp.where(at.refused, 1, FACTOR_MAX)
+    change = (SAFETY * error ** (-1 / 3)).clip(FACTOR_MIN, longest)
+    change = jnp.where(unstable, 1, jnp.where(finite, change, FACTOR_MIN))
+    near = flow.near is not None
+    products = jnp.ones_like(stages) if near else stages + followed
+    near_products = at.near_products + (stages + followed if near else 0)
+    return RkcState(
+        time=time,
+        total=total,
+        slope=slope,
+        last_time=last_time,
+        last_total=last_total,
+        last_slope=last_slope,
+        length=length * change,
+        rate=rate,
+        mode=mode,
+        image=seen,
+        rest=rest,
+        refused=~good,
+        steps=at.steps + 1,
+        products=at.products + products,
+        near_products=near_products,
+    )
+
+
+def _extent(flow: Flow, at: RkcState) -> tuple[Array, Array, Array]:
+    """The length of the next step, about `at.length`, the time at its end, and its stages."""
     last = flow.ends[-1]
     left = last - at.time
     length = jnp.minimum(at.length, _WIDEST / at.rate)
@@ -157,104 +237,50 @@ def _begin_step(flow: Flow, at: RkcState) -> RkcState:
     fits = left <= jnp.minimum(reach, _WIDEST / at.rate)
     length = jnp.where(fits, left, jnp.minimum(length, left / 2))
     stages = jnp.ceil(jnp.sqrt(1 + length * at.rate / stability_limit(math.sqrt(2))))
-    stages = stages.clip(2, MAX_STAGES).astype(jnp.int32)
-    return at._replace(
-        length=length,
-        end=jnp.where(fits, last, at.time + length),
-        stages=stages,
-        taken=jnp.int32(0),
-        before=at.total,
-        argument=at.total + length * flow.table[stages, 1, 2] * at.slope,
-    )
+    end = jnp.where(fits, last, at.time + length)
+    return length, end, stages.clip(2, MAX_STAGES).astype(jnp.int32)
 
 
-def _take_stage(flow: Flow, at: RkcState, image: Array) -> RkcState:
-    coefficients = flow.table[at.stages, at.taken + 1]  # the first stage took no product
-    stages = at.before, at.argument, flow.slope_of(image)
-    y = _stage(coefficients, at.length, at.total, at.slope, *stages)
-    return at._replace(before=at.argument, argument=y)
+def _stages(flow: Flow, at: RkcState, length: Array, stages: Array) -> Array:
+    """S at the end of a step of that length."""
+    last = at.time - at.last_time
+    first = flow.table[stages, 1, 2]
+
+    def stage(carry):
+        number, before, y, elapsed_before, elapsed = carry
+        mu, nu, mu_slope, gamma = flow.table[stages, number]
+        image = flow.cheap(y)
+        if at.rest is not None:
+            image = image + at.rest.after(length * elapsed, last)
+        after = (
+            (1 - mu - nu) * at.total
+            + mu * y
+            + nu * before
+            + length * (mu_slope * flow.slope_of(image) + gamma * at.slope)
+        )
+        # The times of the stages are those of the flow dt/dt = 1.
+        later = mu * elapsed + nu * elapsed_before + mu_slope + gamma
+        return number + 1, y, after, elapsed, later
+
+    y = at.total + length * first * at.slope
+    begin = (jnp.int32(2), at.total, y, jnp.zeros_like(first), first)
+    return lax.while_loop(lambda carry: carry[0] <= stages, stage, begin)[2]
 
 
-def _judge(flow: Flow, at: RkcState, image: Array) -> RkcState:
-    """Accepts or refuses the step, by the slope at its end."""
-    total, slope = at.argument, flow.slope_of(image)
-    off = 0.8 * (at.total - total) + 0.4 * at.length * (at.slope + slope)
+def _error(
+    flow: Flow, at: RkcState, total: Array, slope: Array, length: Array, end: Array
+) -> tuple[Array, Array]:
+    """Where a step errs, a direction [C, N], and its estimated error by the one that is allowed,
+    NaN where it is not finite.
+
+    total, slope: at its end.
+    """
+    off = 0.8 * (at.total - total) + 0.4 * length * (at.slope + slope)
     growing, size = _unit(off)
-    early = jnp.maximum(flow.ends[0] / at.end, 1) ** EARLY_POWER
+    early = jnp.maximum(flow.ends[0] / end, 1) ** EARLY_POWER
     allowed = flow.tolerance * early * jnp.linalg.norm(total)
     finite = jnp.isfinite(size) & jnp.isfinite(allowed)
-    error = jnp.where(finite, jnp.where(size > 0, size / allowed, 0), jnp.nan)
-    good = _accepted(error)
-    # What has grown in a refused step holds the modes that were not stable.
-    mode = jnp.where(good | ~finite, at.mode, growing)
-    return at._replace(
-        time=jnp.where(good, at.end, at.time),
-        total=jnp.where(good, total, at.total),
-        slope=jnp.where(good, slope, at.slope),
-        last_time=jnp.where(good, at.time, at.last_time),
-        last_total=jnp.where(good, at.total, at.last_total),
-        last_slope=jnp.where(good, at.slope, at.last_slope),
-        argument=mode,  # in case that it is followed
-        image=None if at.image is None else jnp.where(good, image, at.image),
-        error=error,
-        mode=mode,
-    )
-
-
-def _follow_mode(flow: Flow, at: RkcState, image: Array) -> RkcState:
-    mode, rate = _estimated(flow, image, at.slope, at.image)
-    rate = jnp.where(_accepted(at.error), rate, jnp.maximum(rate, at.rate))
-    rate = jnp.where(jnp.isnan(at.error), OVERFLOW_FACTOR * at.rate, rate)
-    return at._replace(rate=rate, mode=mode)
-
-
-def _next_step(flow: Flow, at: RkcState, _: Array) -> RkcState:
-    """With the next step, of a length by the error of this one."""
-    good, finite = _accepted(at.error), ~jnp.isnan(at.error)
-    unstable = ~good & (at.rate * at.length > stability_limit(at.stages))
-    longest = jnp.where(at.refused, 1, FACTOR_MAX)
-    change = (SAFETY * at.error ** (-1 / 3)).clip(FACTOR_MIN, longest)
-    change = jnp.where(unstable & ~at.refused, 1, jnp.where(finite, change, FACTOR_MIN))
-    length, steps = at.length * change, at.steps + 1
-    return _begin_step(flow, at._replace(length=length, refused=~good, steps=steps))
-
-
-def _take_product(flow: Flow, at: RkcState) -> RkcState:
-    """A pass of the loop: the product, and what it is for."""
-    image = flow.linear(at.argument)
-    at = at._replace(taken=at.taken + 1, products=at.products + 1)
-    at = _where(at.taken < at.stages, partial(_take_stage, flow), at, image)
-    at = _where(at.taken == at.stages, partial(_judge, flow), at, image)
-    at = _where(at.taken > at.stages, partial(_follow_mode, flow), at, image)
-    followed = ~_accepted(at.error) | (at.steps % STEPS_PER_ESTIMATE == 0)
-    return _where(at.taken == at.stages + followed, partial(_next_step, flow), at, image)
-
-
-def _accepted(error: Array) -> Array:
-    """Whether a step of this error is accepted, which it is not where that is NaN."""
-    return error <= 1
-
-
-def _where(
-    condition: Array, function: Callable[[RkcState, Array], RkcState], at: RkcState, image: Array
-) -> RkcState:
-    """function(at, image) where the condition holds, elsewhere `at`.
-
-    On a CPU a loop of one pass at most, since the branches of `lax.cond` copy all that they pass
-    on, which took 11 to 14 % of an evolution (1,194 samples, 2-core AMD EPYC, 2026-11-27). On other
-    devices the host would have to read the condition of each loop.
-    """
-
-    def loop(condition: Array, at: RkcState, image: Array) -> RkcState:
-        def once(carry: tuple[Array, RkcState]) -> tuple[Array, RkcState]:
-            return jnp.zeros_like(condition), function(carry[1], image)
-
-        return lax.while_loop(lambda carry: carry[0], once, (condition, at))[1]
-
-    def choose(condition: Array, at: RkcState, image: Array) -> RkcState:
-        return lax.cond(condition, function, lambda at, _: at, at, image)
-
-    return lax.platform_dependent(condition, at, image, cpu=loop, default=choose)
+    return growing, jnp.where(finite, jnp.where(size > 0, size / allowed, 0), jnp.nan)
 
 
 def _unit(v: Array) -> tuple[Array, Array]:
@@ -274,25 +300,3 @@ def _between(at: RkcState, end: Array) -> tuple[Array, Array]:
     rise = 6 * share * rest * (at.total - at.last_total) / length
     slope = rest * (1 - 3 * share) * at.last_slope + share * (1 - 3 * rest) * at.slope
     return total, rise + slope
-
-
-def _stage(
-    coefficients: Array,
-    length: Array,
-    start: Array,
-    slope: Array,
-    before: Array,
-    y: Array,
-    slope_at_y: Array,
-) -> Array:
-    """The next stage of a step, from the two before, of which y is the later one.
-
-    coefficients: of the next stage; start, slope: S and its slope at the start of the step.
-    """
-    mu, nu, mu_slope, gamma = coefficients
-    return (
-        (1 - mu - nu) * start
-        + mu * y
-        + nu * before
-        + length * (mu_slope * slope_at_y + gamma * slope)
-    )

@@ -21,8 +21,10 @@ from dfl_jax.ntk import evolution as ntk_evolution
 from dfl_jax.ntk.evolution import OWN
 from dfl_jax.ntk.linearized import Linearization
 from dfl_jax.ntk.precision import PRECISIONS
+from dfl_jax.ntk.timestep_search import every, section
 
 SELECTIONS = ('network', 'linearized')
+SEARCHES = {'section': section, 'all': every}
 TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
 
 
@@ -44,8 +46,8 @@ class NtkUpdate:
       selection: the loss by which a timestep is chosen, on the data of an aggregator and its
         neighbours: that of the network with the evolved weights (`network`), or that of the
         evolved outputs (`linearized`, which always falls, so that the last timestep is chosen).
-      patience: stop trying timesteps when this number of them had a higher loss than the lowest so
-        far; as many as there are timesteps tries all of them.
+      search: for the timestep of the lowest loss: `all` tries every timestep; `section` is a
+        Fibonacci search, which takes the loss to fall and then to rise and tries 3 to 5 of eight.
       precision: of the matrix products of a round: `highest`, `high` or `default`, as in
         `jax.default_matmul_precision` (by default GPUs of NVIDIA multiply in TF32), or `bfloat16`;
         CPUs have only one. `float16_kernel` is the highest, with the evolution's kernel in float16:
@@ -60,7 +62,7 @@ class NtkUpdate:
     loss: str = 'cross_entropy'
     evolution: str = 'sampled'
     selection: str = 'network'
-    patience: int = 2
+    search: str = 'section'
     precision: str = 'highest'
 
     def __post_init__(self):
@@ -74,7 +76,7 @@ class NtkUpdate:
                 'precision=float16_kernel is for an evolution by products with the kernel; eigh '
                 f'factorizes it; use {ntk_evolution.FOR_ANY}'
             )
-        check_range('patience', self.patience, least=1)
+        check_choice('search', self.search, SEARCHES)
         if not isinstance(self.lr, jax.core.Tracer):
             check_range('lr', self.lr, above=0)
 
@@ -92,12 +94,9 @@ class _Search(NamedTuple):
     """The search for the timestep of the lowest loss."""
 
     tried: Array  # timesteps, int32
-    rises: Array  # of the loss, int32
     chosen: Array  # index of the timestep of the lowest loss, int32
     loss: Array  # that loss
     best: PyTree  # and the candidate that has it
-    progress: PyTree  # of the evolution
-    products: Array  # of the kernel so far, int32
 
 
 class Candidates(NamedTuple):
@@ -114,7 +113,7 @@ class Updated(NamedTuple):
     weights: PyTree
     timestep: Array  # t of the lowest loss, int32
     loss: Array  # that loss
-    products: Array  # of the kernel, int32
+    products: Array  # of the kernel, by their flops
     tried: Array  # timesteps, int32
 
 
@@ -207,48 +206,28 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
             return linearized.outputs - scale * ntk_evolution.apply(linearized.kernel, integral)
 
         trial = candidates(model, settings, linearized, w, x, scale)
+        reached = lax.scan(reach, begin, timesteps)[1]
+        linear = settings.selection == 'linearized'
 
-        def goes_on(at: _Search) -> Array:
-            return (at.tried < len(timesteps)) & (at.rises < settings.patience)
-
-        def try_next(at: _Search) -> _Search:
-            # Under vmap also where the search is over, and others would wait for what is discarded.
-            t = jnp.where(goes_on(at), timesteps[at.tried], 0)
-            progress, (total, integral, products) = reach(at.progress, t)
+        def attempt(at: _Search, index: Array) -> tuple[_Search, Array]:
+            total, integral, _ = jax.tree.map(lambda a: a[index], reached)
             candidate = trial.candidate_of(total)
-            linear = settings.selection == 'linearized'
             value = mean_loss(evolved_outputs(integral) if linear else trial.network(candidate))
             # No number is above all numbers.
             now, lowest = (jnp.where(jnp.isnan(v), jnp.inf, v) for v in (value, at.loss))
             lower = (now < lowest) | (at.tried == 0)
-            keep = lambda new, old: jnp.where(lower, new, old)  # noqa: E731
-            return _Search(
-                tried=at.tried + 1,
-                rises=at.rises + (now > lowest),
-                chosen=keep(at.tried, at.chosen),
-                loss=keep(value, at.loss),
-                best=jax.tree.map(keep, candidate, at.best),
-                progress=progress,
-                products=products,
+            kept = lambda new, old: jnp.where(lower, new, old)  # noqa: E731
+            chosen, loss, best = jax.tree.map(
+                kept, (index, value, candidate), (at.chosen, at.loss, at.best)
             )
+            return _Search(at.tried + 1, chosen, loss, best), now
 
         nothing, first = jnp.int32(0), jax.eval_shape(trial.candidate_of, linearized.outputs)
-        loss_type = linearized.outputs.dtype
-        search = lax.while_loop(
-            goes_on,
-            try_next,
-            _Search(
-                tried=nothing,
-                rises=nothing,
-                chosen=nothing,
-                loss=jnp.full((), jnp.inf, loss_type),
-                best=jax.tree.map(jnp.zeros_like, first),
-                progress=begin,
-                products=nothing,
-            ),
-        )
+        unknown = jnp.full((), jnp.inf, linearized.outputs.dtype)
+        untried = _Search(nothing, nothing, unknown, jax.tree.map(jnp.zeros_like, first))
+        search = SEARCHES[settings.search](attempt, untried, len(timesteps))
         timestep = timesteps[search.chosen]
         weights = optax.tree.cast_like(trial.weights_of(search.best), w)
-        return Updated(weights, timestep, search.loss, search.products, search.tried)
+        return Updated(weights, timestep, search.loss, jnp.max(reached.products), search.tried)
 
     return update

@@ -293,15 +293,15 @@ FAULTS = [
     Fault(
         'an integrator that accepts every step',
         'dfl_jax/ntk/rkc.py',
-        'return error <= 1',
-        'return ~jnp.isnan(error)',
+        'good, finite = error <= 1, ~jnp.isnan(error)',
+        'good, finite = ~jnp.isnan(error), ~jnp.isnan(error)',
         'test_evolution.py::test_the_error_follows_the_tolerance',
     ),
     Fault(
         'the sum over whole steps without half of the last residual',
         'dfl_jax/ntk/evolution.py',
-        'integral + excess - slope / 2',
-        'integral + excess',
+        'integral + excess - now / 2, integral',
+        'integral + excess, integral',
         'test_evolution.py::test_sampled_adds_up_the_flow_at_whole_steps',
     ),
     Fault(
@@ -310,6 +310,20 @@ FAULTS = [
         'evolved_outputs(integral) if linear',
         'evolved_outputs(total) if linear',
         'test_ntk_update.py',
+    ),
+    Fault(
+        'stages that leave out what the kernel of low rank does',
+        'dfl_jax/ntk/rkc.py',
+        'image = image + at.rest.after(length * elapsed, last)',
+        'image = image + at.rest.value',
+        'test_evolution.py::test_stages_by_low_rank_follow_the_flow',
+    ),
+    Fault(
+        'a section that keeps the side of the higher loss',
+        'dfl_jax/ntk/timestep_search.py',
+        'high=jnp.where(early <= late, last, at.high)',
+        'high=jnp.where(early >= late, last, at.high)',
+        'test_timestep_search.py',
     ),
     Fault(
         'the slope at the end of a step with the other sign',
