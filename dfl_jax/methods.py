@@ -83,7 +83,7 @@ class Method(NamedTuple):
 PREFIXES = {  # of the flat names of settings whose own names would say too little
     'message': ('sparsity', 'sparsifier', 'bits', 'quantizer', 'rounding', 'error_feedback'),
     'ntk': (
-        *('precision', 'timesteps', 'patience', 'averaging', 'jacobian_weights'),
+        *('precision', 'timesteps', 'search', 'averaging', 'jacobian_weights'),
         *('batches', 'subsampling', 'by_cluster'),
     ),
     'ntk_fl': ('cohort',),
