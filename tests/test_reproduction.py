@@ -1,15 +1,19 @@
 """The page of all claims: verdicts that follow from the curves."""
 
 import json
+import math
+import random
+import statistics
 from pathlib import Path
 
 import pytest
+import scipy.stats
 
 from dfl_jax.papers.tables import command as tables
-from dfl_jax.papers.tables import reproduction
+from dfl_jax.papers.tables import reproduction, verdict
 from dfl_jax.results import curves
 from dfl_jax.results import published as table_files
-from dfl_jax.results.measured import Measured
+from dfl_jax.results.measured import Measured, paper_number
 from tests.test_tables import curve, flags_of
 
 DOCS = Path(__file__).parents[1] / 'docs'
@@ -28,33 +32,126 @@ def values(*numbers):
     return [Measured(abs(n), n < 0) for n in numbers]  # below zero: a bound
 
 
+def spread(deviation, degrees=4, relative=True):
+    return verdict.Spread(deviation, degrees, relative)
+
+
 @pytest.mark.parametrize(
-    ('metric', 'measured', 'number', 'agree'),
+    ('metric', 'measured', 'number', 'deviation', 'found'),
     [
-        ('rounds_to', values(100), 114, True),
-        ('rounds_to', values(100), 130, False),
-        ('rounds_to', values(100, 120, 140), 160, True),  # in a wide interval
-        ('rounds_to', values(100, 101, 102), 130, False),
-        ('rounds_to', values(100, 110), 130, False),  # the interval of two is endless
-        ('rounds_to', values(-200), '>200', True),
-        ('rounds_to', values(-150), '>200', False),
-        ('rounds_to', values(-150), 100, False),
-        ('rounds_to', values(-100), 100, False),  # ended at 100 without it
-        ('rounds_to', values(-100, 110), 100, True),
-        ('rounds_to', values(118, -200, 61, -200), 45, False),  # at least 144 on average
-        ('rounds_to', values(120), '>200', False),
-        ('accuracy_at', values(84.2), 85, True),
-        ('accuracy_at', values(83.5), 85, False),
+        ('accuracy_at', values(84.9, 85.0, 85.1), 85.5, 0.1, 'equal'),
+        ('accuracy_at', values(84.9, 85.0, 85.1), 85.9, 0.1, 'inconclusive'),  # 85 +- 0.16
+        ('accuracy_at', values(84.9, 85.0, 85.1), 86.2, 0.1, 'differs'),
+        ('accuracy_at', values(83, 85, 87), 89, 2, 'consistent'),  # one run: 85 +- 6.4
+        ('accuracy_at', values(83, 85, 87), 92, 2, 'differs'),
+        ('accuracy_at', values(85.0), 85.2, 0.1, 'equal'),  # by the deviation of other cells
+        ('rounds_to', values(7, 7, 7), 6, 0, 'equal'),  # a round either way
+        ('rounds_to', values(98, 100, 102), 114, 0.004, 'equal'),
+        ('rounds_to', values(98, 100, 102), 130, 0.02, 'differs'),
+        ('rounds_to', values(100, 120, 140), 160, 0.17, 'consistent'),
     ],
 )
-def test_what_reproduces_a_number(metric, measured, number, agree):
-    assert reproduction.agrees(metric, measured, number) is agree
+def test_a_number_beside_a_mean_with_its_interval(metric, measured, number, deviation, found):
+    relative = metric == 'rounds_to'
+    judged = verdict.judge(metric, measured, Measured(number), spread(deviation, 4, relative))
+    assert judged.verdict == found
+
+
+def test_the_interval_is_that_of_scipy():
+    measured = values(16, 18, 20, 21)
+    judged = verdict.judge(
+        'rounds_to', measured, Measured(18), verdict.pooled('rounds_to', [measured])
+    )
+    low, high = scipy.stats.t.interval(0.95, 3, 18.75, scipy.stats.sem([16, 18, 20, 21]))
+    assert judged.half == pytest.approx((high - low) / 2)
+    assert judged.tolerances == pytest.approx(0.75 / (0.15 * 18))
+
+
+def test_a_deviation_is_pooled_over_cells_relative_where_the_tolerance_is():
+    two, three = values(9, 11), values(90, 100, 110)
+    found = verdict.pooled('rounds_to', [two, three, values(-200, 3), values(4)])
+    assert found.deviation == pytest.approx(math.sqrt((2 / 100 + 200 / 10_000) / 3))
+    assert (found.degrees, found.relative) == (3, True)
+    points = verdict.pooled('accuracy_at', [two, three])
+    assert points.deviation == pytest.approx(math.sqrt(202 / 3)) and not points.relative
+
+
+def test_a_single_deviation_of_two_runs_says_nothing():
+    judged = verdict.judge(
+        'accuracy_at',
+        values(85, 85.1),
+        Measured(85),
+        verdict.pooled('accuracy_at', [values(85, 85.1)]),
+    )
+    assert judged.verdict == 'inconclusive'
+
+
+@pytest.mark.parametrize(
+    ('measured', 'number', 'found'),
+    [
+        (values(-200, -200), '>200', 'equal'),
+        (values(-150), '>200', 'inconclusive'),  # ended too early
+        (values(120, 130), '>200', 'differs'),
+        (values(120, -200), '>200', 'inconclusive'),
+        (values(-150, -150), 100, 'differs'),  # not there by then
+        (values(-100), 100, 'inconclusive'),
+        (values(110, -200), 100, 'inconclusive'),
+        (values(90, -200), 100, 'consistent'),
+    ],
+)
+def test_a_bound_is_compared_with_a_bound_alone(measured, number, found):
+    assert verdict.judge('rounds_to', measured, paper_number(number), spread(0.1)).verdict == found
+
+
+@pytest.mark.parametrize(
+    ('cells', 'found'),
+    [
+        ([(85.0, 85.1), (84.0, 84.1), (80.0, 80.1)], 'equal'),
+        ([(85.0, 85.1), (85.0, 85.2), (80.0, 80.1)], 'consistent'),  # a tie
+        ([(85.0, 85.1), (86.0, 86.1), (80.0, 80.1)], 'differs'),
+        ([(85.0, 85.1), (85.0, 85.2)], 'inconclusive'),
+        ([(85.0,), (80.0, 80.1)], 'inconclusive'),
+    ],
+)
+def test_an_order_is_judged_with_its_noise(cells, found):
+    steps = verdict.order_steps('accuracy_at', [values(*cell) for cell in cells])
+    assert verdict.judge_order(steps) == found
+
+
+def test_who_never_got_there_is_behind_who_did_before():
+    def steps(*cells):
+        return verdict.order_steps('rounds_to', [values(*cell) for cell in cells])
+
+    assert steps((20, 22), (-200, -200)) == [math.inf]
+    assert steps((20, 22), (-10, -10)) == [None]  # ended before
+    assert steps((-200, -200), (20, 22)) == [None]
+    (rounds,) = steps((20, 22), (30, 32))
+    assert rounds == pytest.approx(-scipy.stats.ttest_ind([20, 22], [30, 32], equal_var=False)[0])
+
+
+def test_an_effect_is_of_runs_paired_by_their_seeds():
+    """Its tolerance is a share of the effect, however small that is beside the level."""
+    of = {'0': Measured(85.5), '1': Measured(86.5), '2': Measured(84.5)}
+    over = {'0': Measured(85.0), '1': Measured(86.1), '2': Measured(83.9), '3': Measured(70)}
+    found = verdict.effects('accuracy_at', of, over)
+    assert found == pytest.approx([0.5, 0.4, 0.6])
+    assert [
+        verdict.judge_effects('accuracy_at', [found], [number])[0].verdict for number in (1.4, 0.8)
+    ] == ['differs', 'consistent']
+    ratio = verdict.effects('rounds_to', {'0': Measured(20)}, {'0': Measured(80)})
+    assert ratio == [4] == [verdict.effect('rounds_to', 20, 80)]
+    assert not verdict.effects('rounds_to', {'0': Measured(20)}, {'0': Measured(80, True)})
+
+
+def seeds(cell, *curves):
+    return [curve(*those, name=f'{cell}-seed{i}') for i, those in enumerate(curves)]
 
 
 def test_the_verdicts_of_a_table():
+    fast, slow = (0.8, 0.83, 0.86), (0.8, 0.83, 0.84, 0.85)
     runs = {
-        'ntk_dfl-iid': [curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0')],
-        'dfedavg-iid': [curve(0.8, 0.83, 0.84, 0.85, name='dfedavg-iid-seed0')],
+        'ntk_dfl-iid': seeds('ntk_dfl-iid', fast, fast, fast),
+        'dfedavg-iid': seeds('dfedavg-iid', slow, slow, slow),
     }
     claims = [
         {'text': 'NTK-DFL is first', 'order': ['ntk_dfl-iid', 'dfedavg-iid']},
@@ -62,28 +159,34 @@ def test_the_verdicts_of_a_table():
         {'text': 'so at 0.1', 'order': ['ntk_dfl-alpha0.1', 'dfedavg-iid']},
     ]
     known = {'dfedavg-iid': 'another learning rate'}
-    table = PUBLISHED | {'claims': claims, 'known': known, 'not_run': 'two weeks'}
+    pair = {'of': 'ntk_dfl', 'over': 'dfedavg'}
+    table = PUBLISHED | {
+        'claims': claims,
+        'known': known,
+        'not_run': 'two weeks',
+        'effects': [pair],
+    }
     found = {entry.claim: entry for entry in reproduction.entries(table, runs)}
     assert {claim: entry.verdict for claim, entry in found.items()} == {
-        'ntk_dfl, iid': 'reproduced',
+        'ntk_dfl, iid': 'equal',
         'ntk_dfl, alpha0.1': 'not run',
-        'dfedavg, iid': 'differs, cause known',
-        'NTK-DFL is first': 'reproduced',
-        'DFedAvg is first': 'differs, cause unknown',
+        'dfedavg, iid': 'differs',
+        'ntk_dfl over dfedavg, iid': 'differs',  # 4/3, not 18/3
+        'NTK-DFL is first': 'equal',
+        'DFedAvg is first': 'differs',
         'so at 0.1': 'not run',
     }
-    assert found['dfedavg, iid'].why == 'another learning rate'
+    assert found['ntk_dfl over dfedavg, iid'].published == '6'
+    assert found['ntk_dfl over dfedavg, iid'].ours.startswith('1.333')
+    assert found['dfedavg, iid'].why == 'cause: another learning rate'
     assert found['ntk_dfl, alpha0.1'].why == 'two weeks'
-    assert found['DFedAvg is first'].why == 'nothing tried yet'
     otherwise = reproduction.entries(table | {'measured_otherwise': 'of another network'}, runs)
-    assert {entry.claim: entry.verdict for entry in otherwise} == {
-        claim: 'not run' if entry.verdict == 'not run' else 'measured otherwise'
-        for claim, entry in found.items()
-    }
+    assert {entry.verdict for entry in otherwise} == {'not run'}
+    assert {entry.why for entry in otherwise} == {'of another network'}
 
 
 def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
-    runs = {'ntk_dfl-iid': [curve(0.8, 0.9, 0.85, name='ntk_dfl-iid-seed0')]}
+    runs = {'ntk_dfl-iid': seeds('ntk_dfl-iid', (0.8, 0.9, 0.85), (0.8, 0.902, 0.852))}
     two, three = 'ntk_dfl-iid@2', 'ntk_dfl-iid@3'
     claims = [
         {'text': 'it falls', 'metric': 'accuracy_at', 'order': [two, three]},
@@ -91,16 +194,12 @@ def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
         {'text': 'so it stays', 'metric': 'accuracy_at', 'round': 2, 'order': ['ntk_dfl-iid', two]},
     ]
     found = reproduction.entries(PUBLISHED | {'rows': {}, 'claims': claims}, runs)
-    assert [entry.verdict for entry in found] == [
-        'reproduced',
-        'differs, cause unknown',
-        'reproduced',
-    ]
-    assert found[0].ours == '90 (1 seed), 85 (1 seed)'
+    assert [entry.verdict for entry in found] == ['equal', 'differs', 'inconclusive']
+    assert found[0].ours == '90.1 (35.4) 85.1' and found[0].seeds == '2'
 
 
 def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
-    runs = {'ntk_dfl-iid': [curve(0.8, 0.9, name='ntk_dfl-iid-seed0')]}
+    runs = {'ntk_dfl-iid': seeds('ntk_dfl-iid', *3 * [(0.8, 0.9)])}
     table = PUBLISHED | {
         'metrics': ['rounds_to', 'accuracy_at'],
         'round': 2,
@@ -109,9 +208,9 @@ def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
         'known': {'ntk_dfl, iid rounds': 'of these rounds', 'ntk_dfl-iid': 'of the cell'},
         'unexplained': {'ntk_dfl, iid aggregated': 'of this accuracy'},
     }
-    assert [tuple(entry)[-2:] for entry in reproduction.entries(table, runs)] == [
-        ('differs, cause known', 'of these rounds'),
-        ('differs, cause unknown', 'of this accuracy'),
+    assert [(entry.verdict, entry.why) for entry in reproduction.entries(table, runs)] == [
+        ('differs', 'cause: of these rounds'),
+        ('differs', 'of this accuracy'),
     ]
 
 
@@ -126,6 +225,7 @@ def test_every_reason_is_of_a_cell_or_a_claim(file):
     cells = table_files.flagfiles_of(published, file.parent)
     claims = {entry.claim for entry in reproduction.entries(published, {})}
     named = {*published.get('known', ()), *published.get('unexplained', ())}
+    named |= {published['headline']['claim']} if 'headline' in published else set()
     assert not named - claims - {*cells}
 
 
@@ -144,23 +244,26 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table_files, 'PAPERS', tmp_path / 'papers')
     results = tmp_path / 'results'
     results.mkdir()
-    run = curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0') | {curves.SECONDS: 60}
-    other = curve(0.8, 0.83, 0.86, name='dfedavg-iid-seed0')
-    kept = {'ntk_dfl-iid': [run], 'dfedavg-iid': [other]}
+    fast, slow = (0.8, 0.83, 0.86), (0.8, 0.83, 0.84)
+    timed, *rest = seeds('ntk_dfl-iid', fast, fast, fast)
+    kept = {
+        'ntk_dfl-iid': [timed | {curves.SECONDS: 60}, *rest],
+        'dfedavg-iid': seeds('dfedavg-iid', slow, slow, slow),
+    }
     curves.save_curves(results / 'paper-one.json', kept, [])
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], out=str(tmp_path)))
     assert tables.main(['tables', 'all']) == 0
     text = (tmp_path / 'reproduction.md').read_text()
-    assert '| paper | 1 | 0 | 1 | 0 | 4 |' in text
-    assert (
-        '| other | 1 | 0 | 0 | 0 | 2 |' in text
-    )  # its DFedAvg has other settings than paper/one's
-    assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
-    assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
+    # The number of ntk_dfl is of both and listed once; DFedAvg ended before round 18
+    assert '| other | numbers | 1 | 0 | 0 | 0 | 2 |' in text
+    assert '| paper | numbers | 0 | 0 | 0 | 1 | 3 |' in text
+    assert '| ntk_dfl, iid | 3 | 3 ± 0 | 3 | +0.0 | equal |' in text
+    assert '| dfedavg, iid | 18 | >3, >3, >3 | 3 |  | inconclusive |' in text
+    assert text.index('## other/three') < text.index('2 numbers more stand above.')
+    assert '| paper/two | 3 |' in text and '## paper/two' not in text
     assert '(results/paper-one.json)' in text
-    # in all, and of paper/one
-    assert text.count('2 runs, 3 min, not counting 1 of unknown time.') == 2
-    assert text.count('1 run, 3 min.') == 1  # what other/three takes of it
+    assert text.count('6 runs, 9 min, not counting 3 of unknown time.') == 2  # in all, of paper/one
+    assert text.count('3 runs, 9 min.') == 1  # what other/three takes of it
     capsys.readouterr()
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], list=True))
     assert tables.main(['tables', 'all']) == 1
@@ -175,3 +278,69 @@ def test_the_committed_page_is_that_of_the_stored_curves(tmp_path, monkeypatch):
     assert tables.main(['tables', 'all']) == 0
     page = (tmp_path / 'reproduction.md').read_text()
     assert page == (DOCS / 'reproduction.md').read_text(), 'run the command that the page names'
+
+
+def stored_cells():
+    """(name, table, method, column, number, runs): rows whose runs are all in the table's file."""
+    for name, file in sorted(table_files.known_tables().items()):
+        table = json.loads(file.read_text())
+        kept = DOCS / 'results' / f'{name.replace("/", "-")}.json'
+        if table.get('metric') in ('rounds_to', 'accuracy_at') and kept.exists():
+            runs = json.loads(kept.read_text())['runs']
+            for method, row in table['rows'].items():
+                if not all(f'{method}-{column}' in runs for column in table['columns']):
+                    continue
+                for column, number in zip(table['columns'], row, strict=True):
+                    if isinstance(number, int | float):
+                        yield name, table, method, column, number, runs
+
+
+def by_hand(table, run):
+    accuracies = dict(zip(run['round'], run['consensus_accuracy'], strict=True))
+    if table['metric'] == 'accuracy_at':
+        return 100 * accuracies.get(table['round'], math.nan)
+    return next((r for r, a in sorted(accuracies.items()) if a >= table['target']), math.nan)
+
+
+def test_thirty_cells_are_as_computed_by_hand():
+    """Means, pooled deviations and intervals by NumPy-free arithmetic of the stored curves."""
+    page = (DOCS / 'reproduction.md').read_text()
+    cells = [cell for cell in stored_cells() if f'## {cell[0]}\n' in page]
+    checked = 0
+    for name, table, method, column, number, kept in random.Random(0).sample(cells, len(cells)):
+        section = page.split(f'## {name}\n')[1].split('\n## ')[0]
+        row = next(
+            (s for s in section.splitlines() if s.startswith(f'| {method}, {column} |')), None
+        )
+        values = [by_hand(table, run) for run in kept[f'{method}-{column}']]
+        if row is None or any(map(math.isnan, values)):
+            continue
+        relative, squares, degrees = table['metric'] == 'rounds_to', 0.0, 0
+        for other in table['columns']:
+            these = [by_hand(table, run) for run in kept[f'{method}-{other}']]
+            if len(these) > 1 and not any(map(math.isnan, these)):
+                scale = statistics.fmean(these) if relative else 1
+                squares += sum((v - statistics.fmean(these)) ** 2 for v in these) / scale**2
+                degrees += len(these) - 1
+        centre = statistics.fmean(values)
+        deviation = math.sqrt(squares / degrees) * (centre if relative else 1)
+        half = scipy.stats.t.ppf(0.975, degrees) * deviation / math.sqrt(len(values))
+        near = max(0.15 * number, 1) if relative else 1
+        off, reach = abs(centre - number), half * math.sqrt(len(values) + 1)
+        word = (
+            'equal'
+            if off + half <= near
+            else 'consistent'
+            if off <= reach
+            else 'differs'
+            if off - half > near
+            else 'inconclusive'
+        )
+        _, _, published, ours, count, _, found, _ = (part.strip() for part in row.split('|'))
+        mean, _, shown = ours.partition(' ± ')
+        assert float(published) == number and int(count) == len(values)
+        assert float(mean) == pytest.approx(centre, rel=1e-3)
+        assert float(shown) == pytest.approx(half, rel=0.06)
+        assert found.split(' [')[0] == word, (name, method, column)
+        checked += 1
+    assert checked >= 30

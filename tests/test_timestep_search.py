@@ -20,7 +20,7 @@ def found(search, losses):
         return (jnp.minimum(loss, lowest), jnp.where(loss < lowest, index, chosen), tried + 1), loss
 
     begin = (jnp.float32(jnp.inf), jnp.int32(-1), jnp.int32(0))
-    _, chosen, tried = jax.jit(lambda: search(attempt, begin, len(losses)))()
+    _, chosen, tried = jax.jit(lambda: search(attempt, begin, len(losses), begin[0]))()
     return int(chosen), int(tried)
 
 

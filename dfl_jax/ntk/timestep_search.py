@@ -1,7 +1,8 @@
 """Searches for the timestep of the lowest loss, each trial of which costs a pass of the network.
 
-A search takes attempt(state, index) -> (state, loss), the loss infinite where it is no number, and
-a state that remembers the best attempt, and returns the last state.
+A search takes attempt(state, index) -> (state, loss), the loss infinite where it is no number, a
+state that remembers the best attempt, the number of timesteps, and an infinite loss. It returns the
+last state.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from dfl_jax.base import Array, PyTree
 Attempt = Callable[[PyTree, Array], tuple[PyTree, Array]]
 
 
-def every(attempt: Attempt, state: PyTree, count: int) -> PyTree:
+def every(attempt: Attempt, state: PyTree, count: int, _: Array) -> PyTree:
     """Tries all timesteps, from the first on."""
-    return lax.fori_loop(0, count, lambda index, state: attempt(state, index)[0], state)
+    return lax.fori_loop(
+        jnp.int32(0), jnp.int32(count), lambda index, state: attempt(state, index)[0], state
+    )
 
 
 class _Bracket(NamedTuple):
@@ -30,7 +33,7 @@ class _Bracket(NamedTuple):
     loss: Array  # its loss, infinite beyond the last
 
 
-def section(attempt: Attempt, state: PyTree, count: int) -> PyTree:
+def section(attempt: Attempt, state: PyTree, count: int, infinite: Array) -> PyTree:
     """Fibonacci search, which finds the minimum of losses that first fall and then rise.
 
     Kiefer, "Sequential minimax search for a maximum", 1953. Of two timesteps within the bounds the
@@ -39,7 +42,6 @@ def section(attempt: Attempt, state: PyTree, count: int) -> PyTree:
     known, high = 2, 3  # neighbours of the Fibonacci numbers, as are all distances to the bounds
     while known <= count:
         known, high = high, known + high
-    infinite = jnp.full((), jnp.inf)
 
     def narrow(at: _Bracket) -> _Bracket:
         other = at.low + at.high - at.known

@@ -225,7 +225,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
         nothing, first = jnp.int32(0), jax.eval_shape(trial.candidate_of, linearized.outputs)
         unknown = jnp.full((), jnp.inf, linearized.outputs.dtype)
         untried = _Search(nothing, nothing, unknown, jax.tree.map(jnp.zeros_like, first))
-        search = SEARCHES[settings.search](attempt, untried, len(timesteps))
+        search = SEARCHES[settings.search](attempt, untried, len(timesteps), unknown)
         timestep = timesteps[search.chosen]
         weights = optax.tree.cast_like(trial.weights_of(search.best), w)
         return Updated(weights, timestep, search.loss, jnp.max(reached.products), search.tried)

@@ -34,10 +34,11 @@ def confidence(values: Sequence[float]) -> float:
     """Half the 95 % interval of the mean, by Student's t; 0 of a single value."""
     if len(values) < 2:
         return 0.0
-    return _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _quantile(degrees: int) -> float:
+def student(degrees: int) -> float:
+    """The half width of a 95 % interval in standard errors, by Student's t."""
     from scipy.stats import t
 
     return float(t.ppf((1 + LEVEL) / 2, degrees))
@@ -55,7 +56,7 @@ def power_law(values: Mapping[float, Sequence[float]]) -> PowerLaw | None:
         return None
     line = linregress(*zip(*pairs, strict=True))
     spread = line.stderr if math.isfinite(line.stderr) else 0.0  # all values equal
-    error = _quantile(len(pairs) - 2) * spread
+    error = student(len(pairs) - 2) * spread
     return PowerLaw(float(line.slope), float(error), math.exp(line.intercept))
 
 

@@ -109,10 +109,12 @@ class Metric(NamedTuple):
     words: str  # with places for what `metric_words` fills in
     takes: str | None = None  # a column beside CURVES
     more_is_better: bool = False
+    points: bool = False  # whether it is told in points: a tolerance is one, not a share
+    whole: bool = False  # whether it is a number of rounds that were evaluated
 
 
 METRICS = {
-    'rounds_to': Metric(to_target('round'), 'rounds', 'rounds to {target}'),
+    'rounds_to': Metric(to_target('round'), 'rounds', 'rounds to {target}', whole=True),
     'megabytes_to': Metric(
         to_target('mbytes_total'), 'MB', 'megabytes to {target}', 'mbytes_total'
     ),
@@ -120,16 +122,23 @@ METRICS = {
         to_target('simulated_seconds'), 's', 'simulated seconds to {target}', 'simulated_seconds'
     ),
     'accuracy_at': Metric(
-        at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)', more_is_better=True
+        *(at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)'),
+        more_is_better=True,
+        points=True,
     ),
     'client_accuracy_at': Metric(
-        client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)', more_is_better=True
+        *(client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)'),
+        more_is_better=True,
+        points=True,
     ),
     'local_accuracy_at': Metric(
-        at_round(LOCAL_ACCURACY), 'local', 'mean local accuracy at {when} (%)', LOCAL_ACCURACY, True
+        *(at_round(LOCAL_ACCURACY), 'local', 'mean local accuracy at {when} (%)', LOCAL_ACCURACY),
+        more_is_better=True,
+        points=True,
     ),
     'gap_at': Metric(
-        gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'
+        *(gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'),
+        points=True,
     ),
     'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}', CLIENT_LOSS),
     'loss_at': Metric(at_round(CLIENT_LOSS, 1), 'loss', 'mean test loss at {when}', CLIENT_LOSS),
@@ -139,9 +148,12 @@ METRICS = {
         'megabytes a round saved against {reference} (%)',
         'mbytes_total',
         more_is_better=True,
+        points=True,
     ),
     'rounds_to_reference': Metric(
-        rounds_to_reference, 'rounds', 'rounds to the mean client accuracy of {reference} at {when}'
+        *(rounds_to_reference, 'rounds'),
+        'rounds to the mean client accuracy of {reference} at {when}',
+        whole=True,
     ),
 }
 

@@ -5,39 +5,33 @@ runs of a table are those of the file PAPER-TABLE.json in the folder, and those 
 files whose cells have the same flagfile. docs/tables.md says what published.json holds for it.
 """
 
-import itertools
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dfl_jax.experiment.run_directory import Row
+from dfl_jax.papers.tables import verdict
 from dfl_jax.papers.tables.missing import duration
+from dfl_jax.papers.tables.verdict import NOT_RUN, VERDICTS, Judged
 from dfl_jax.plain_text import counted, markdown_table
-from dfl_jax.results.curves import SECONDS, Runs, find_runs
+from dfl_jax.results.curves import SECONDS, Run, Runs, find_runs
 from dfl_jax.results.measured import (
-    METRICS,
     Measured,
     by_metric,
     heading,
+    in_column,
+    in_digits,
     mean,
+    measure,
     measure_cell,
+    metric_in_words,
     metrics_in_words,
     paper_number,
 )
 from dfl_jax.results.published import flagfiles_of, needed_columns, read_published, read_titled
-from dfl_jax.results.table import OUTSIDE, with_interval
 
-NEAR = 0.15  # of a number of rounds, megabytes or a loss, within which a mean reproduces it
-POINTS = 1.0  # likewise of an accuracy
-SEEDS = 3  # of fewer the interval of the mean is too wide to tell anything
-REPRODUCED, KNOWN, UNKNOWN, OTHERWISE, NOT_RUN = VERDICTS = (
-    'reproduced',
-    'differs, cause known',
-    'differs, cause unknown',
-    'measured otherwise',
-    'not run',
-)
 INTRODUCTION = f"""\
 # Reproduction
 
@@ -45,15 +39,20 @@ Every number of the papers' tables and figures that a run can give, beside ours.
 [results](results) decide the verdict; `python -m experiments.tables all --runs=docs/results
 --out=docs` writes this page.
 
-* *{REPRODUCED}*: the 95 % interval of our mean over {SEEDS} or more seeds holds the published
-  number, or our mean is within {100 * NEAR:.0f} % of it (accuracies: within {POINTS:g} point). Of a
-  figure without numbers: our means have its order.
-* *{KNOWN}*: an experiment has shown why.
-* *{UNKNOWN}*: what was tried is said.
-* *{OTHERWISE}*: the runs are of another experiment than the paper's, as the table says.
+* *{verdict.EQUAL}*: the 95 % interval of our mean lies within the tolerance of the published
+  number: {verdict.POINTS:g} point of an accuracy, else {100 * verdict.SHARE:.0f} %, but never less
+  than a round.
+* *{verdict.CONSISTENT}*: the number lies in the prediction interval of one more run of ours, but
+  our interval is wider than the tolerance.
+* *{verdict.DIFFERS}*: it does not, and our interval lies outside the tolerance.
+* *{verdict.INCONCLUSIVE}*: too few runs, or too few rounds, to say.
 
-In brackets stand the number of seeds and, of several, the 95 % interval of their mean; {OUTSIDE}
-where it excludes the published number.
+`ours` is the mean of so many seeds and half of its interval, by Student's t and the standard
+deviation of all cells of a method in a table; `off` is its distance from the published number in
+tolerances. An effect is judged by itself, of runs paired by their seeds, and its tolerance is
+{100 * verdict.SHARE:.0f} % of it. An order is judged by the Welch t of neighbours, which stands
+between their means; below {verdict.TIE:g} they are a tie. A number that several tables print is
+listed once, in the first.
 """
 MACHINES = """\
 The times are those of the rounds, evaluation apart, on two CPU cores, mostly of a shared AMD EPYC
@@ -63,6 +62,7 @@ COMPUTED = """\
 These have no runs: `dfl-jax tables PAPER/TABLE` computes them, and the pages of the papers say what
 they show. NTK-DFL's Figures 6 and 17 and the theorems of NTK-DFL and SPARK have commands of their
 own, on the pages of [NTK-DFL](results_ntk_dfl.md) and [SPARK](results_spark.md)."""
+KINDS = NUMBER, EFFECT, ORDER = 'number', 'effect', 'order'
 
 # Of the rounds of a run, by its flagfile and name; 0 where they are not known
 Seconds = dict[tuple[Path, str], float]
@@ -74,42 +74,93 @@ class Entry(NamedTuple):
     claim: str
     published: str
     ours: str
-    verdict: str
+    seeds: str
+    judged: Judged
     why: str = ''
+    kind: str = NUMBER
+    same: tuple = ()  # what a number is of, wherever it is printed
+
+    @property
+    def verdict(self) -> str:
+        return self.judged.verdict
 
 
-def entries(published: Row, runs: Runs) -> list[Entry]:
-    """Those of a table: its published numbers, and its claims."""
-    return [*_numbers(published, runs), *_claims(published, runs)]
+def entries(published: Row, runs: Runs, flagfiles: Mapping[str, Path] | None = None) -> list[Entry]:
+    """Those of a table: its published numbers, effects and orders."""
+    numbers = _numbers(published, runs, flagfiles or {})
+    return [*numbers, *_effects(published, runs), *_orders(published, runs)]
 
 
-def _numbers(published: Row, runs: Runs) -> Iterator[Entry]:
+def _numbers(published: Row, runs: Runs, flagfiles: Mapping[str, Path]) -> Iterator[Entry]:
     for part in by_metric(published):
+        metric, columns = part['metric'], part['columns']
         for method, row in part['rows'].items():
-            for column, number in zip(part['columns'], row, strict=True):
+            measured = [measure_cell(part, runs, method, column) for column in columns]
+            spread = verdict.pooled(metric, measured)
+            for column, number, values in zip(columns, row, measured, strict=True):
                 if number is None:
                     continue
                 cell = f'{method}-{column}'
-                values = measure_cell(part, runs, method, column)
-                agree = values and agrees(part['metric'], values, number)
                 claim = f'{method}, {heading(part, column)}'
-                text = with_interval(values, number)
-                yield _entry(published, (claim, cell), str(number), text, values, agree)
+                judged = Judged(NOT_RUN)
+                if values:
+                    judged = verdict.judge(metric, values, paper_number(number), spread)
+                words = metric_in_words(in_column(part, column))
+                same = (flagfiles.get(cell, cell), words, str(number))
+                found = _entry(published, (claim, cell), str(number), values, judged)
+                yield found._replace(same=same)
 
 
-def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
+def _effects(published: Row, runs: Runs) -> Iterator[Entry]:
+    """What one method has over another, where the paper prints both."""
+    for part in by_metric(published):
+        metric, columns = part['metric'], part['columns']
+        for pair in published.get('effects', ()):
+            methods = pair['of'], pair['over']
+            printed = zip(*(part['rows'][method] for method in methods), strict=True)
+            numbers = {
+                column: verdict.effect(metric, *(paper_number(n).value for n in two))
+                for column, two in zip(columns, printed, strict=True)
+                if not any(n is None or paper_number(n).bound for n in two)
+            }
+            ours = [
+                verdict.effects(metric, *(_by_seed(part, runs, m, column) for m in methods))
+                for column in numbers
+            ]
+            judged = verdict.judge_effects(metric, ours, [*numbers.values()])
+            for (column, number), values, each in zip(numbers.items(), ours, judged, strict=True):
+                claim = f'{" over ".join(methods)}, {heading(part, column)}'
+                measured, paper = [Measured(value) for value in values], in_digits(number, 3)
+                yield _entry(published, (claim,), paper, measured, each, EFFECT)
+
+
+def _by_seed(table: Row, runs: Runs, method: str, column: str) -> dict[str, Measured]:
+    """The metric of each run of a cell, by what its name ends with."""
+    part, cell = in_column(table, column), f'{method}-{column}'
+    reference = runs.get(f'{table.get("reference")}-{column}', [])
+
+    def seed(run: Run) -> str:
+        return re.sub(r'.*-seed', '', run['run'])
+
+    measured = {seed(run): measure(part, [run], reference) for run in runs.get(cell, ())}
+    return {name: values[0] for name, values in measured.items() if values}
+
+
+def _orders(published: Row, runs: Runs) -> Iterator[Entry]:
     first = by_metric(published)[0]
     for claim in published.get('claims', ()):
         part = first | {name: claim[name] for name in ('metric', 'round') if name in claim}
         measured = [_measured(part, runs, cell) for cell in claim['order']]
-        complete = all(measured)
-        means = [mean(values) for values in measured if values]
-        agree = complete and all(
-            better(part['metric'], one, other) for one, other in itertools.pairwise(means)
-        )
-        shown = ' > '.join(claim['order'])
-        text = ', '.join(with_interval(values, None) for values in measured) if complete else '-'
-        yield _entry(published, (claim['text'],), shown, text, complete, agree)
+        shown, names = ' > '.join(claim['order']), (claim['text'],)
+        if not all(measured):
+            yield _entry(published, names, shown, (), Judged(NOT_RUN), ORDER)
+            continue
+        steps = verdict.order_steps(part['metric'], measured)
+        between = ['' if t is None else f' ({t:.1f})' for t in steps]
+        means = [f'{mean(values)}' for values in measured]
+        text = ' '.join(map(''.join, zip(means, [*between, ''], strict=True)))
+        found = _entry(published, names, shown, (), Judged(verdict.judge_order(steps)), ORDER)
+        yield found._replace(ours=text, seeds=str(min(map(len, measured))))
 
 
 def _measured(part: Row, runs: Runs, cell: str) -> list[Measured]:
@@ -119,45 +170,31 @@ def _measured(part: Row, runs: Runs, cell: str) -> list[Measured]:
 
 
 def _entry(
-    published: Row, keys: Sequence[str], number: str, text: str, there: object, agree: object
+    published: Row,
+    keys: Sequence[str],
+    number: str,
+    values: Sequence[Measured],
+    judged: Judged,
+    kind: str = NUMBER,
 ) -> Entry:
     """keys: what `known` and `unexplained` may call the claim, its text first."""
     claim = keys[0]
-    if not there:
-        return Entry(claim, number, '-', NOT_RUN, published.get('not_run', ''))
-    if 'measured_otherwise' in published:
-        return Entry(claim, number, text, OTHERWISE)
-    if agree:
-        return Entry(claim, number, text, REPRODUCED)
-    for key in keys:
-        for field, verdict in (('known', KNOWN), ('unexplained', UNKNOWN)):
-            if why := published.get(field, {}).get(key):
-                return Entry(claim, number, text, verdict, why)
-    alone = isinstance(there, list) and len(there) == 1
-    return Entry(claim, number, text, UNKNOWN, 'one seed' if alone else 'nothing tried yet')
-
-
-def agrees(metric: str, values: Sequence[Measured], number: float | str) -> bool:
-    """Whether our values reproduce the paper's number."""
-    paper, measured = paper_number(number), mean(values)
-    if paper.bound or measured.bound:  # a run that ends early tells nothing beyond its end
-        if measured.value < paper.value * (1 - NEAR):
-            return False
-        some_arrived = len({value.bound for value in values}) > 1
-        return paper.bound or (some_arrived and measured.value <= paper.value * (1 + NEAR))
-    if len(values) >= SEEDS and not with_interval(values, number).endswith(OUTSIDE):
-        return True
-    near = POINTS if METRICS[metric].more_is_better else NEAR * paper.value
-    return abs(measured.value - paper.value) <= near
-
-
-def better(metric: str, one: Measured, other: Measured) -> bool:
-    """Whether the first is no worse than the second; a bound is worse than what got there."""
-    if one.bound or other.bound:
-        return not one.bound
-    if METRICS[metric].more_is_better:
-        return one.value >= other.value
-    return one.value <= other.value
+    otherwise = published.get('measured_otherwise')
+    if judged.verdict == NOT_RUN or otherwise:
+        why = otherwise or published.get('not_run', '')
+        return Entry(claim, number, '', '', Judged(NOT_RUN), why, kind)
+    why = ''
+    if judged.verdict != verdict.EQUAL:
+        for key in keys:
+            for field, before in (('known', 'cause: '), ('unexplained', '')):
+                why = why or (
+                    before + cause if (cause := published.get(field, {}).get(key)) else ''
+                )
+    if judged.half is not None:
+        text = f'{mean(values)} ± {in_digits(judged.half, 2)}'
+    else:
+        text = ', '.join(map(str, values))
+    return Entry(claim, number, text, str(len(values)), judged, why, kind)
 
 
 class Stored:
@@ -195,6 +232,8 @@ class Stored:
         # The table itself, then those of its paper, then others
         for other in sorted(self._files, key=lambda o: (o != name, o.split('/')[0] != paper)):
             same = {c: file for c, file in own.items() if self._flagfiles[other].get(c) == file}
+            if not same:
+                continue
             for cell, kept in find_runs(same, [self._files[other]], needed)[0].items():
                 names = {run['run'] for run in runs.get(cell, ())}
                 more = [run for run in kept if run['run'] not in names]
@@ -216,11 +255,15 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     """The page in Markdown. tables: published.json or computed.json, by PAPER/TABLE."""
     computed = {name: file for name, file in sorted(tables.items()) if file.stem == 'computed'}
     read = {n: read_published(f) for n, f in sorted(tables.items()) if n not in computed}
-    stored = Stored(folder, {n: flagfiles_of(read[n], tables[n].parent) for n in read})
+    flagfiles = {n: flagfiles_of(read[n], tables[n].parent) for n in read}
+    stored = Stored(folder, flagfiles)
     blocks: list[str] = []
-    left_out: list[list[str]] = []
-    counts: dict[str, list[str]] = {}
+    left_out: list[tuple[str, str, int]] = []
+    counts: dict[str, list[Entry]] = {}
+    headlines: list[str] = []
+    silent: list[str] = []
     altogether: Seconds = {}
+    printed: set[tuple] = set()
     for name, published in read.items():
         found: list[Entry] = []
         seconds: Seconds = {}
@@ -228,34 +271,73 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
         for place, part in enumerate(by_metric(published)):
             part |= {'panels': ()} | dict.fromkeys(part.keys() & {'metrics'}, ())
             runs, more = stored.runs_of(name, part)
-            found += entries(part if place == 0 else part | {'claims': ()}, runs)
+            orders = {} if place == 0 else {'claims': ()}
+            found += entries(part | orders, runs, flagfiles[name])
             seconds |= stored.seconds(name, runs)
             keepers |= dict.fromkeys(more)
         for run in seconds:
             altogether[run] = max(altogether.get(run, 0), seconds[run])
-        if found:
-            counts.setdefault(name.split('/')[0], []).extend(entry.verdict for entry in found)
+        new = [entry for entry in found if not entry.same or entry.same not in printed]
+        printed |= {entry.same for entry in new}
+        if new:
+            counts.setdefault(name.split('/')[0], []).extend(new)
+        if headline := published.get('headline'):
+            headlines.append(_headline(headline, found))
         if not seconds or (found and all(entry.verdict == NOT_RUN for entry in found)):
-            why = published.get('not_run', '')
-            left_out.append([name, published['title'], str(len(found) or '-'), why])
+            why = next((entry.why for entry in found), published.get('not_run', ''))
+            left_out.append((why, name, len(new)))
+            continue
+        if not found:
+            silent.append(name + stored.link('curves', name, 'json'))
             continue
         own = stored.link('Curves', name, 'json')
         links = own or ''.join(stored.link(f'Curves of {k}', k, 'json') for k in keepers)
         links += stored.link('Figure', name, 'png')
-        blocks.append(_section(name, published, found, f'{links} {_with_time(seconds)}.'))
+        blocks.append(_section(name, published, new, f'{links} {_with_time(seconds)}.'))
+        if len(new) < len(found):
+            blocks[-1] += f'\n\n{counted(len(found) - len(new), "number")} more stand above.'
     summary = [
-        [paper, *(str(verdicts.count(verdict)) for verdict in VERDICTS)]
-        for paper, verdicts in counts.items()
+        [paper, f'{kind}s', *(str(count) for count in _counted(those, kind))]
+        for paper, those in counts.items()
+        for kind in KINDS
+        if any(entry.kind == kind for entry in those)
     ]
-    head = markdown_table(['paper', *VERDICTS], summary, 1)
+    head = markdown_table(['paper', '', *VERDICTS], summary, 2)
     in_all = f'All curves together are of {_with_time(altogether)}. {MACHINES}'
     if left_out:
-        blocks += ['## Not run', markdown_table(['table', '', 'numbers', 'why'], left_out)]
+        blocks += ['## Not run', _left_out(left_out)]
+    if silent:
+        blocks += ['## Run, without a published number', f'{", ".join(silent)}.']
     if computed:
         titles = {name: read_titled(file, 'studies')['title'] for name, file in computed.items()}
         rows = [[n, t, stored.link('Figure', n, 'png').strip()] for n, t in titles.items()]
         blocks += ['## Computed, not trained', COMPUTED, markdown_table(['table', '', ''], rows)]
-    return '\n\n'.join([INTRODUCTION.rstrip(), head, in_all, *blocks]) + '\n'
+    top = [INTRODUCTION.rstrip(), head, '\n'.join(headlines), in_all]
+    return '\n\n'.join([*filter(None, top), *blocks]) + '\n'
+
+
+def _headline(headline: Mapping[str, str], found: Sequence[Entry]) -> str:
+    """One sentence on a claim of a table. headline: its `text` and the `claim`."""
+    entry = next(entry for entry in found if entry.claim == headline['claim'])
+    ours = f'{entry.ours} here' if entry.ours else 'not run here'
+    return f'* {headline["text"]}: {entry.published} in the paper, {ours}, {entry.verdict}.'
+
+
+def _left_out(tables: Sequence[tuple[str, str, int]]) -> str:
+    """Tables without runs, those of one reason together: reason, table, numbers."""
+    reasons = dict.fromkeys(why for why, *_ in tables)
+    rows = []
+    for why in reasons:
+        names = [name for reason, name, _ in tables if reason == why]
+        numbers = sum(count for reason, _, count in tables if reason == why)
+        rows.append([', '.join(names), str(numbers or '-'), why])
+    return markdown_table(['tables', 'numbers', 'why'], rows)
+
+
+def _counted(found: Sequence[Entry], kind: str) -> list[int]:
+    """How many entries of a kind have each verdict."""
+    verdicts = [entry.verdict for entry in found if entry.kind == kind]
+    return [verdicts.count(each) for each in VERDICTS]
 
 
 def _with_time(seconds: Seconds) -> str:
@@ -270,16 +352,26 @@ def _with_time(seconds: Seconds) -> str:
 def _section(name: str, published: Row, found: Sequence[Entry], after: str) -> str:
     """after: what follows the title."""
     lines = [f'## {name}', f'{published["title"]}: {metrics_in_words(published)}.{after}']
-    if 'measured_otherwise' in published:
-        lines.append(f'Measured otherwise: {published["measured_otherwise"]}.')
     missing = [entry for entry in found if entry.verdict == NOT_RUN]
-    shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
+    shown = [entry for entry in found if entry.verdict != NOT_RUN]
+    causes = {why: number for number, why in enumerate({e.why: 0 for e in shown if e.why}, 1)}
     if shown:
-        lines.append(markdown_table(['claim', 'published', 'ours', 'verdict', ''], shown))
-    if not found:
-        lines.append('The paper prints no number.')
+        rows = [[*e[:4], _off(e.judged), e.verdict + _note(causes.get(e.why))] for e in shown]
+        lines.append(
+            markdown_table(['claim', 'published', 'ours', 'seeds', 'off', 'verdict'], rows)
+        )
+    lines += [f'[{number}] {why[0].upper()}{why[1:]}.' for why, number in causes.items()]
     if missing or 'not_run' in published:
         numbers = f', {counted(len(missing), "number")}' if missing else ''
         why = f': {published["not_run"]}' if 'not_run' in published else ''
         lines.append(f'Not run{numbers}{why}.')
     return '\n\n'.join(lines)
+
+
+def _off(judged: Judged) -> str:
+    """The distance in tolerances."""
+    return '' if judged.tolerances is None else f'{judged.tolerances:+.1f}'
+
+
+def _note(number: int | None) -> str:
+    return f' [{number}]' if number else ''
