@@ -1,4 +1,4 @@
-"""NTK-FL: Yue, Jin, Wong, Pilgrim & Dai, ICML 2022, the centralized counterpart of NTK-DFL.
+"""NTK-FL: Yue, Jin, Pilgrim, Wong, Baron & Dai, ICML 2022, the centralized counterpart of NTK-DFL.
 
 One round: the server sends its weights to a random cohort, the clients return the Jacobians of
 their data at these weights, and the server forms the kernel of the joint data, evolves it and

@@ -52,7 +52,7 @@ deviation of all cells of a method in a table; `off` is its distance from the pu
 tolerances. An effect is judged by itself, of runs paired by their seeds, and its tolerance is
 {100 * verdict.SHARE:.0f} % of it. An order is judged by the Welch t of neighbours, which stands
 between their means; below {verdict.TIE:g} they are a tie. A number that several tables print is
-listed once, in the first.
+listed once, in the first. *Logs* are numbers of the authors' logs, which no paper prints.
 """
 MACHINES = """\
 The times are those of the rounds, evaluation apart, on two CPU cores, mostly of a shared AMD EPYC
@@ -62,7 +62,7 @@ COMPUTED = """\
 These have no runs: `dfl-jax tables PAPER/TABLE` computes them, and the pages of the papers say what
 they show. NTK-DFL's Figures 6 and 17 and the theorems of NTK-DFL and SPARK have commands of their
 own, on the pages of [NTK-DFL](results_ntk_dfl.md) and [SPARK](results_spark.md)."""
-KINDS = NUMBER, EFFECT, ORDER = 'number', 'effect', 'order'
+KINDS = NUMBER, LOG, EFFECT, ORDER = 'number', 'log', 'effect', 'order'
 
 # Of the rounds of a run, by its flagfile and name; 0 where they are not known
 Seconds = dict[tuple[Path, str], float]
@@ -108,7 +108,8 @@ def _numbers(published: Row, runs: Runs, flagfiles: Mapping[str, Path]) -> Itera
                 words = metric_in_words(in_column(part, column))
                 same = (flagfiles.get(cell, cell), words, str(number))
                 found = _entry(published, (claim, cell), str(number), values, judged)
-                yield found._replace(same=same)
+                kind = LOG if published.get('log') else NUMBER
+                yield found._replace(same=same, kind=kind)
 
 
 def _effects(published: Row, runs: Runs) -> Iterator[Entry]:
