@@ -445,6 +445,52 @@ def test_stages_by_low_rank_follow_the_flow(x64, loss):
     assert relative_errors(finer, _large_flow(loss)).max() < 1e-4
 
 
+@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize('rest', [400, 20_000])
+def test_a_flat_spectrum_is_followed_all_the_same(monkeypatch, loss, rest):
+    """What low rank leaves is as stiff as what it takes: rate times 800, of all modes but one."""
+    kernel, f0, y, lr = large()
+    _, vectors = np.linalg.eigh(kernel)
+    spectrum = np.array([*(LARGE - 1) * [rest], max(rest, 2200)]) / 800 * LARGE / lr
+    given = vectors * spectrum @ vectors.T, f0, y, lr
+    options = {'timesteps': TIMESTEPS, 'loss': loss, 'dtype': jnp.float32}
+    totals = evolved(*given, **options)
+    monkeypatch.setattr(evolution, 'LOW_RANK_SAMPLES', LARGE + 1)
+    whole = evolved(*given, **options, tolerance=1e-3)
+    assert relative_errors(totals, whole).max() < 0.02
+
+
+def test_what_low_rank_leaves_is_a_parabola_in_time():
+    """Extrapolated by three values of it; a straight line would not be of third order."""
+    value = lambda t: 2 - 3 * t + 0.5 * t**2  # noqa: E731
+    rest, last, now = rkc.Rest(value(0.0), -3.0, 0.0), 0.0, 0.0
+    for length in (0.5, 2.0, 1.0):
+        rest, last, now = rest.moved(value(now + length), length, last), length, now + length
+        assert rest.after(1.5, last) == pytest.approx(value(now + 1.5))
+
+
+@pytest.mark.parametrize('short', [False, True])
+def test_padding_and_lanes_leave_the_flow_by_low_rank(short):
+    """A wide kernel with garbage in its padding, one without samples, and one alone."""
+    kernel, f0, y, lr = large()
+    wide = LARGE + 60
+    mask = np.arange(wide) % 7 != 0
+    mask[np.flatnonzero(mask)[LARGE:]] = False
+    padded = np.full((wide, wide), np.nan, np.float32)
+    padded[np.ix_(mask, mask)] = kernel
+    padded_f0, padded_y = np.full((2, CLASSES, wide), 1e3, np.float32)
+    padded_f0[:, mask], padded_y[:, mask] = f0, y
+
+    def follow(mask):
+        options = {'timesteps': (100, 800), 'float16_kernel': short}
+        return evolve(padded, padded_f0, padded_y, mask, lr, **options)
+
+    totals = np.asarray(jax.jit(jax.vmap(follow))(np.stack([mask, np.zeros_like(mask)])))
+    exact = _large_flow('cross_entropy')[[0, 7]]
+    assert relative_errors(totals[0][..., mask], exact).max() < 0.01
+    assert not totals[0][..., ~mask].any() and not totals[1].any()
+
+
 def test_low_rank_takes_a_third_of_the_products(monkeypatch):
     """Of the exact kernel, one a step."""
 

@@ -6,6 +6,7 @@ import random
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scipy.stats
 
@@ -42,8 +43,9 @@ def spread(deviation, degrees=4, relative=True):
         ('accuracy_at', values(84.9, 85.0, 85.1), 85.5, 0.1, 'equal'),
         ('accuracy_at', values(84.9, 85.0, 85.1), 85.9, 0.1, 'inconclusive'),  # 85 +- 0.16
         ('accuracy_at', values(84.9, 85.0, 85.1), 86.2, 0.1, 'differs'),
-        ('accuracy_at', values(83, 85, 87), 89, 2, 'consistent'),  # one run: 85 +- 6.4
-        ('accuracy_at', values(83, 85, 87), 92, 2, 'differs'),
+        ('accuracy_at', values(84, 85, 86), 87, 1, 'consistent'),  # one run: 85 +- 3.2
+        ('accuracy_at', values(83, 85, 87), 89, 2, 'inconclusive'),  # 85 +- 3.2
+        ('accuracy_at', values(84, 85, 86), 89, 1, 'differs'),
         ('accuracy_at', values(85.0), 85.2, 0.1, 'equal'),  # by the deviation of other cells
         ('rounds_to', values(7, 7, 7), 6, 0, 'equal'),  # a round either way
         ('rounds_to', values(98, 100, 102), 114, 0.004, 'equal'),
@@ -92,11 +94,14 @@ def test_a_single_deviation_of_two_runs_says_nothing():
         (values(-200, -200), '>200', 'equal'),
         (values(-150), '>200', 'inconclusive'),  # ended too early
         (values(120, 130), '>200', 'differs'),
-        (values(120, -200), '>200', 'inconclusive'),
+        (values(120, -200), '>200', 'consistent'),  # one did as the paper
         (values(-150, -150), 100, 'differs'),  # not there by then
         (values(-100), 100, 'inconclusive'),
         (values(110, -200), 100, 'inconclusive'),
+        (values(118, -200, 130), 100, 'differs'),  # all later
         (values(90, -200), 100, 'consistent'),
+        (values(10, 12, -15), 100, 'inconclusive'),  # ended before
+        (values(-116), 100, 'inconclusive'),  # a single run
     ],
 )
 def test_a_bound_is_compared_with_a_bound_alone(measured, number, found):
@@ -109,6 +114,7 @@ def test_a_bound_is_compared_with_a_bound_alone(measured, number, found):
         ([(85.0, 85.1), (84.0, 84.1), (80.0, 80.1)], 'equal'),
         ([(85.0, 85.1), (85.0, 85.2), (80.0, 80.1)], 'consistent'),  # a tie
         ([(85.0, 85.1), (86.0, 86.1), (80.0, 80.1)], 'differs'),
+        ([(85.0, 85.1), (84.8, 84.9)], 'inconclusive'),  # t = 2.8, of 4.3 that two seeds need
         ([(85.0, 85.1), (85.0, 85.2)], 'inconclusive'),
         ([(85.0,), (80.0, 80.1)], 'inconclusive'),
     ],
@@ -122,11 +128,25 @@ def test_who_never_got_there_is_behind_who_did_before():
     def steps(*cells):
         return verdict.order_steps('rounds_to', [values(*cell) for cell in cells])
 
-    assert steps((20, 22), (-200, -200)) == [math.inf]
+    assert steps((20, 22), (-200, -200)) == [(math.inf, 0)]
+    assert steps((-200, -200), (20, 22)) == [(-math.inf, 0)]
     assert steps((20, 22), (-10, -10)) == [None]  # ended before
-    assert steps((-200, -200), (20, 22)) == [None]
-    (rounds,) = steps((20, 22), (30, 32))
-    assert rounds == pytest.approx(-scipy.stats.ttest_ind([20, 22], [30, 32], equal_var=False)[0])
+    assert steps((20, -30), (-200, -200)) == [None]
+    ((t, needed),) = steps((20, 22), (30, 33))
+    expected = scipy.stats.ttest_ind([20, 22], [30, 33], equal_var=False)
+    assert (t, needed) == pytest.approx((-expected[0], scipy.stats.t.ppf(0.975, expected.df)))
+
+
+def test_equal_means_are_rarely_told_apart():
+    """Of two methods that are the same, with three seeds each: 5 % or less."""
+    rng = np.random.default_rng(0)
+    found = [
+        verdict.judge_order(
+            verdict.order_steps('accuracy_at', [values(*80 + rng.random(3)) for _ in range(2)])
+        )
+        for _ in range(400)
+    ]
+    assert found.count('inconclusive') > 0.92 * len(found)
 
 
 def test_an_effect_is_of_runs_paired_by_their_seeds():
@@ -140,7 +160,23 @@ def test_an_effect_is_of_runs_paired_by_their_seeds():
     ] == ['differs', 'consistent']
     ratio = verdict.effects('rounds_to', {'0': Measured(20)}, {'0': Measured(80)})
     assert ratio == [4] == [verdict.effect('rounds_to', 20, 80)]
-    assert not verdict.effects('rounds_to', {'0': Measured(20)}, {'0': Measured(80, True)})
+    early = verdict.effects('rounds_to', {'0': Measured(20)}, {'0': Measured(80, True)})
+    assert verdict.judge_effects('rounds_to', [early], [4])[0] == ('inconclusive', None, None)
+
+
+@pytest.mark.parametrize(
+    ('apart', 'found'),
+    [
+        ((0.1, 0.2, 0.3), 'equal'),
+        ((1.1, 1.2, 1.3), 'inconclusive'),  # 1.2 +- 0.25
+        ((2.1, 2.2, 2.3), 'differs'),
+        ((0.1, 0.2), 'inconclusive'),
+    ],
+)
+def test_two_cells_are_the_same_within_a_point(apart, found):
+    of = {str(i): Measured(80 + value) for i, value in enumerate(apart)}
+    over = {str(i): Measured(80) for i in range(3)}
+    assert verdict.judge_same('accuracy_at', of, over).verdict == found
 
 
 def seeds(cell, *curves):
@@ -330,6 +366,8 @@ def test_thirty_cells_are_as_computed_by_hand():
         word = (
             'equal'
             if off + half <= near
+            else 'inconclusive'
+            if half > 3 * near
             else 'consistent'
             if off <= reach
             else 'differs'

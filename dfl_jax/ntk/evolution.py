@@ -117,7 +117,7 @@ def evolution(
     """
     check(timesteps, loss, method)
     rate = mean_rate(lr, mask, len(f0), loss)
-    kernel, near = _without_padding(kernel, mask, float16_kernel)
+    kernel, near = _without_padding(kernel, mask, float16_kernel, loss == 'cross_entropy')
     mask = mask[None, :]
     start = jnp.zeros_like(f0)
 
@@ -192,14 +192,19 @@ def evolution(
     return begin, integrated
 
 
-def _without_padding(kernel: Kernel, mask: Array, float16: bool) -> tuple[Kernel, Callable | None]:
+def _without_padding(
+    kernel: Kernel, mask: Array, float16: bool, saturates: bool
+) -> tuple[Kernel, Callable | None]:
     """The kernel, zero between samples that are padding, and one of low rank where that pays.
 
-    float16: keep the kernel in float16.
+    float16: keep the kernel in float16. saturates: the slope of the flow falls as outputs move, as
+    that of cross-entropy does. Elsewhere what low rank leaves of a flat spectrum may be so stiff
+    that extrapolating it takes more steps than the whole kernel takes products.
     """
     if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
-        near = low_rank(kernel) if len(kernel) >= LOW_RANK_SAMPLES else None
+        large = saturates and len(kernel) >= LOW_RANK_SAMPLES
+        near = low_rank(kernel) if large else None
         return in_float16(kernel) if float16 else kernel, near
     if float16:
         raise ValueError(

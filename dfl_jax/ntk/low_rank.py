@@ -5,12 +5,13 @@ step: Halko, Martinsson & Tropp, "Finding structure with randomness", 2011, sect
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dfl_jax.base import Array
-from dfl_jax.ntk.precision import product
 
 # By the time of an evolution (2026-12-01): docs/benchmarks.md, "Constants".
 RANK = 32  # modes
@@ -23,6 +24,8 @@ def low_rank(kernel: Array) -> Callable[[Array], Array]:
     H - F F^T is positive semi-definite, but for rounding, and about as large as the eigenvalues of
     H from the RANK-th on.
     """
+    # What is factorized has to be exact, whatever the precision of the round is.
+    product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     directions = jax.random.normal(jax.random.key(0), (len(kernel), RANK), kernel.dtype)
     image = product(kernel, directions)
     basis = _whitened(image, product(image.T, image))
@@ -38,7 +41,6 @@ def low_rank_cost(samples: Array, outputs: int) -> tuple[Array, Array]:
 
 def _whitened(tall: Array, square: Array) -> Array:
     """A L^-T [N, k] of A [N, k] and L L^T [k, k]."""
-    limits = jnp.finfo(square.dtype)
     limits = jnp.finfo(square.dtype)
     shift = SHIFT * limits.eps * jnp.trace(square) + limits.tiny  # a kernel may be zero
     lower = jnp.linalg.cholesky(square + shift * jnp.eye(len(square), dtype=square.dtype))

@@ -55,7 +55,7 @@ def in_float16(kernel: Array) -> Callable[[Array], Array]:
     """S [C, N] -> S H, of a symmetric positive semi-definite H [N, N] kept in float16.
 
     Both factors are divided by their largest entries, so that nothing overflows; products are
-    added up in float32. An evolution reads H about 90 times, and then half as many bytes.
+    added up in float32. An evolution reads H some 20 to 100 times, and then half as many bytes.
     """
     smallest = jnp.finfo(kernel.dtype).tiny
     top = jnp.maximum(jnp.max(jnp.diagonal(kernel)), smallest)  # no entry of H is larger

@@ -202,7 +202,7 @@ def _step(flow: Flow, at: RkcState) -> RkcState:
     rate = jnp.where(good, rate, jnp.maximum(rate, at.rate))
     rate = jnp.where(finite, rate, OVERFLOW_FACTOR * at.rate)
 
-    unstable = ~good & (at.rate * length > stability_limit(stages)) & ~at.refused
+    unstable = ~good & (rate * length > stability_limit(stages)) & ~at.refused
     longest = jnp.where(at.refused, 1, FACTOR_MAX)
     change = (SAFETY * error ** (-1 / 3)).clip(FACTOR_MIN, longest)
     change = jnp.where(unstable, 1, jnp.where(finite, change, FACTOR_MIN))

@@ -37,7 +37,7 @@ def confidence(values: Sequence[float]) -> float:
     return student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def student(degrees: int) -> float:
+def student(degrees: float) -> float:
     """The half width of a 95 % interval in standard errors, by Student's t."""
     from scipy.stats import t
 

@@ -111,6 +111,9 @@ class Metric(NamedTuple):
     more_is_better: bool = False
     points: bool = False  # whether it is told in points: a tolerance is one, not a share
     whole: bool = False  # whether it is a number of rounds that were evaluated
+    saved: bool = (
+        False  # whether it is in percent what is saved: a tolerance is a share of the rest
+    )
 
 
 METRICS = {
@@ -148,7 +151,7 @@ METRICS = {
         'megabytes a round saved against {reference} (%)',
         'mbytes_total',
         more_is_better=True,
-        points=True,
+        saved=True,
     ),
     'rounds_to_reference': Metric(
         *(rounds_to_reference, 'rounds'),

@@ -35,24 +35,35 @@ from dfl_jax.results.published import flagfiles_of, needed_columns, read_publish
 INTRODUCTION = f"""\
 # Reproduction
 
-Every number of the papers' tables and figures that a run can give, beside ours. The curves in
-[results](results) decide the verdict; `python -m experiments.tables all --runs=docs/results
---out=docs` writes this page.
+Every number of the papers' tables and figures that a run can give, beside ours. Verdicts are
+computed from the curves kept in docs/results; `dfl-jax tables all --runs=docs/results --out=docs`
+writes this page.
 
 * *{verdict.EQUAL}*: the 95 % interval of our mean lies within the tolerance of the published
   number: {verdict.POINTS:g} point of an accuracy, else {100 * verdict.SHARE:.0f} %, but never less
   than a round.
-* *{verdict.CONSISTENT}*: the number lies in the prediction interval of one more run of ours, but
-  our interval is wider than the tolerance.
-* *{verdict.DIFFERS}*: it does not, and our interval lies outside the tolerance.
-* *{verdict.INCONCLUSIVE}*: too few runs, or too few rounds, to say.
+* *{verdict.CONSISTENT}*: the number lies in the prediction interval of one more run of ours.
+* *{verdict.DIFFERS}*: it lies outside, and our interval outside the tolerance.
+* *{verdict.INCONCLUSIVE}*: it lies outside, but our interval reaches into the tolerance; or half of
+  our interval is wider than {verdict.WIDE} tolerances; or there are too few runs or rounds to say.
+* *{NOT_RUN}*: there are no runs, or they measured something else, which is said.
 
-`ours` is the mean of so many seeds and half of its interval, by Student's t and the standard
-deviation of all cells of a method in a table; `off` is its distance from the published number in
-tolerances. An effect is judged by itself, of runs paired by their seeds, and its tolerance is
-{100 * verdict.SHARE:.0f} % of it. An order is judged by the Welch t of neighbours, which stands
-between their means; below {verdict.TIE:g} they are a tie. A number that several tables print is
-listed once, in the first. *Logs* are numbers of the authors' logs, which no paper prints.
+`ours` is the mean, plus or minus half of its 95 % interval. The interval is Student's, with the
+standard deviation of all cells of a method in a table, so that a single run has one, too. `off` is
+the distance of our mean from the published number in tolerances. Where the paper or a run of ours
+stopped early (>) there is no interval. The verdict is then *{verdict.EQUAL}* where neither got
+there, *{verdict.CONSISTENT}* where our runs lie on both sides of the published number, and
+*{verdict.DIFFERS}* where all of several are on one side, beyond the tolerance.
+
+An *effect* is what one method has over another, of runs paired by their seeds: points of accuracy,
+or how many times fewer rounds. Its tolerance is {100 * verdict.SHARE:.0f} % of it, of points never
+less than {verdict.LEAST:g}. An *order* is what a figure without numbers shows, the best first.
+Between the means stands the Welch t by which the one before is better; where it is not beyond the
+95 % of its distribution, the pair is a tie. The order is
+*{verdict.EQUAL}* where all pairs are in order, *{verdict.CONSISTENT}* where some are and the others
+are ties, *{verdict.DIFFERS}* where a pair is the other way round, else *{verdict.INCONCLUSIVE}*.
+*Logs* are numbers of the authors' logs, which no paper prints. A number that several tables print
+is listed once, in the first.
 """
 MACHINES = """\
 The times are those of the rounds, evaluation apart, on two CPU cores, mostly of a shared AMD EPYC
@@ -104,7 +115,8 @@ def _numbers(published: Row, runs: Runs, flagfiles: Mapping[str, Path]) -> Itera
                 claim = f'{method}, {heading(part, column)}'
                 judged = Judged(NOT_RUN)
                 if values:
-                    judged = verdict.judge(metric, values, paper_number(number), spread)
+                    every = part.get('every', 1)
+                    judged = verdict.judge(metric, values, paper_number(number), spread, every)
                 words = metric_in_words(in_column(part, column))
                 same = (flagfiles.get(cell, cell), words, str(number))
                 found = _entry(published, (claim, cell), str(number), values, judged)
@@ -152,12 +164,19 @@ def _orders(published: Row, runs: Runs) -> Iterator[Entry]:
     for claim in published.get('claims', ()):
         part = first | {name: claim[name] for name in ('metric', 'round') if name in claim}
         measured = [_measured(part, runs, cell) for cell in claim['order']]
-        shown, names = ' > '.join(claim['order']), (claim['text'],)
+        names = (claim['text'],)
+        if claim.get('same'):
+            one, other = (_by_seed(part, runs, *cell.split('-', 1)) for cell in claim['order'])
+            apart = [Measured(v) for v in verdict.effects(part['metric'], one, other)]
+            judged = verdict.judge_same(part['metric'], one, other)
+            yield _entry(published, names, '0 between them', apart, judged, EFFECT)
+            continue
+        shown = ' > '.join(claim['order'])
         if not all(measured):
             yield _entry(published, names, shown, (), Judged(NOT_RUN), ORDER)
             continue
         steps = verdict.order_steps(part['metric'], measured)
-        between = ['' if t is None else f' ({t:.1f})' for t in steps]
+        between = ['' if step is None else f' ({step.t:.1f})' for step in steps]
         means = [f'{mean(values)}' for values in measured]
         text = ' '.join(map(''.join, zip(means, [*between, ''], strict=True)))
         found = _entry(published, names, shown, (), Judged(verdict.judge_order(steps)), ORDER)
@@ -320,8 +339,9 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
 def _headline(headline: Mapping[str, str], found: Sequence[Entry]) -> str:
     """One sentence on a claim of a table. headline: its `text` and the `claim`."""
     entry = next(entry for entry in found if entry.claim == headline['claim'])
-    ours = f'{entry.ours} here' if entry.ours else 'not run here'
-    return f'* {headline["text"]}: {entry.published} in the paper, {ours}, {entry.verdict}.'
+    ours = f'{entry.ours} here' if entry.ours else 'not run here, or otherwise'
+    verdict_of = f', {entry.verdict}' * bool(entry.ours)
+    return f'* {headline["text"]}: {entry.published} in the paper, {ours}{verdict_of}.'
 
 
 def _left_out(tables: Sequence[tuple[str, str, int]]) -> str:
@@ -332,7 +352,7 @@ def _left_out(tables: Sequence[tuple[str, str, int]]) -> str:
         names = [name for reason, name, _ in tables if reason == why]
         numbers = sum(count for reason, _, count in tables if reason == why)
         rows.append([', '.join(names), str(numbers or '-'), why])
-    return markdown_table(['tables', 'numbers', 'why'], rows)
+    return markdown_table(['tables', 'claims', 'why'], rows)
 
 
 def _counted(found: Sequence[Entry], kind: str) -> list[int]:

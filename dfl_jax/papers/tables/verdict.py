@@ -3,7 +3,7 @@
 Four words. *Equal*: the 95 % interval of our mean lies within the tolerance of the number.
 *Consistent*: the number lies in the prediction interval of one more run, which is what a paper that
 prints one run can be held to. *Differs*: neither, and our interval lies outside the tolerance.
-*Inconclusive*: too few runs, or too short ones, to say.
+*Inconclusive*: the rest, and too few runs, or too short ones, to say.
 
 Intervals are Student's. The standard deviation of a cell is pooled over all cells of its method in
 the table, relative to the mean where the tolerance is: two or three seeds alone have none to speak
@@ -24,9 +24,9 @@ EQUAL, CONSISTENT, DIFFERS, INCONCLUSIVE, NOT_RUN = VERDICTS = (
 )
 SHARE = 0.15  # of a number of rounds, megabytes or a loss: the tolerance
 POINTS = 1.0  # of an accuracy
-ROUND = 1.0  # the least of a number of rounds
+LEAST = 0.1  # points, of an effect
 DEGREES = 2  # of freedom of a deviation, with fewer of which nothing is said
-TIE = 2.0  # of a Welch t: below, two means are not apart
+WIDE = 3  # tolerances: half an interval beyond it says nothing
 
 
 class Spread(NamedTuple):
@@ -48,13 +48,16 @@ class Judged(NamedTuple):
     half: float | None = None  # of the 95 % interval of our mean; None with too few runs
 
 
-def tolerance(metric: str, number: float) -> float:
-    """What a mean may be off a published number of this metric."""
+def tolerance(metric: str, number: float, every: int = 1) -> float:
+    """What a mean may be off a published number of this metric.
+
+    every: rounds from one evaluation to the next, where the metric is a round.
+    """
     kind = METRICS[metric]
     if kind.points:
         return POINTS
-    share = SHARE * abs(number)
-    return max(share, ROUND) if kind.whole else share
+    share = SHARE * abs(100 - number if kind.saved else number)
+    return max(share, every) if kind.whole else share
 
 
 def pooled(metric: str, cells: Iterable[Sequence[Measured]]) -> Spread:
@@ -67,22 +70,26 @@ def _spread(cells: Iterable[Sequence[float]], relative: bool) -> Spread:
     squares, degrees = 0.0, 0
     for numbers in cells:
         scale = statistics.mean(numbers) if relative and numbers else 1.0
-        if len(numbers) > 1 and scale:
+        if len(numbers) > 1 and scale and math.isfinite(sum(numbers)):
             squares += (len(numbers) - 1) * statistics.variance(numbers) / scale**2
             degrees += len(numbers) - 1
     return Spread(math.sqrt(squares / degrees) if degrees else math.nan, degrees, relative)
 
 
-def judge(metric: str, values: Sequence[Measured], number: Measured, spread: Spread) -> Judged:
-    """Our values beside a published number."""
+def judge(
+    metric: str, values: Sequence[Measured], number: Measured, spread: Spread, every: int = 1
+) -> Judged:
+    """Our values beside a published number. every: as of `tolerance`."""
+    near = tolerance(metric, number.value, every)
     if number.bound or mean(values).bound:
-        return Judged(_of_bounds(values, number, tolerance(metric, number.value)))
-    centre, near = mean(values).value, tolerance(metric, number.value)
-    return judge_mean(centre, len(values), spread, number.value, near)
+        return Judged(_of_bounds(values, number, near))
+    return judge_mean(mean(values).value, len(values), spread, number.value, near)
 
 
 def judge_mean(centre: float, runs: int, spread: Spread, number: float, near: float) -> Judged:
     """The mean of so many runs beside a number without bounds and its tolerance."""
+    if math.isnan(centre):  # a run did not get there
+        return Judged(INCONCLUSIVE)
     off = centre - number
     tolerances = off / near if near else math.copysign(math.inf, off) if off else 0.0
     if spread.degrees < DEGREES:
@@ -91,6 +98,8 @@ def judge_mean(centre: float, runs: int, spread: Spread, number: float, near: fl
     half = reach / math.sqrt(runs)
     if abs(off) + half <= near:
         found = EQUAL
+    elif half > WIDE * near:
+        found = INCONCLUSIVE
     elif abs(off) <= reach * math.sqrt(1 + 1 / runs):
         found = CONSISTENT
     else:
@@ -101,19 +110,27 @@ def judge_mean(centre: float, runs: int, spread: Spread, number: float, near: fl
 def _of_bounds(values: Sequence[Measured], number: Measured, near: float) -> str:
     """Where a run ended early, or the paper's did."""
     least, most = number.value - near, number.value + near
-    if number.bound:
-        beyond = [value.value >= number.value for value in values]
-        if all(beyond):
-            return EQUAL
-        early = [not value.bound and value.value < least for value in values]
-        return DIFFERS if all(early) else INCONCLUSIVE
-    arrived = [value.value for value in values if not value.bound]
-    if arrived:
-        return CONSISTENT if min(arrived) <= number.value else INCONCLUSIVE
-    return DIFFERS if all(value.value > most for value in values) else INCONCLUSIVE
+    beyond = [value.value >= number.value for value in values]
+    if number.bound and all(beyond):
+        return EQUAL
+    arrived = [not value.bound and value.value <= number.value for value in values]
+    if any(beyond) and (number.bound or any(arrived)):
+        return CONSISTENT
+    apart = [
+        not value.bound and value.value < least if number.bound else value.value > most
+        for value in values
+    ]
+    return DIFFERS if len(values) > 1 and all(apart) else INCONCLUSIVE
 
 
-def judge_order(steps: Sequence[float | None]) -> str:
+class Step(NamedTuple):
+    """From one cell of an order to the next."""
+
+    t: float  # Welch's, by which the first is better
+    needed: float  # below, they are a tie
+
+
+def judge_order(steps: Sequence[Step | None]) -> str:
     """The verdict on cells that are to be from the best to the worst. steps: of `order_steps`.
 
     *Equal* where all pairs are in order, *consistent* where some are and the others are ties,
@@ -121,46 +138,53 @@ def judge_order(steps: Sequence[float | None]) -> str:
     pair do not tell.
     """
     told = [step for step in steps if step is not None]
-    if any(step <= -TIE for step in told):
+    if any(step.t <= -step.needed for step in told):
         return DIFFERS
-    in_order = [step >= TIE for step in told]
+    in_order = [step.t >= step.needed for step in told]
     if len(told) < len(steps) or not any(in_order):
         return INCONCLUSIVE
     return EQUAL if all(in_order) else CONSISTENT
 
 
-def order_steps(metric: str, cells: Sequence[Sequence[Measured]]) -> list[float | None]:
-    """By which Welch t each cell is better than the next; None where the runs do not tell."""
+def order_steps(metric: str, cells: Sequence[Sequence[Measured]]) -> list[Step | None]:
+    """Of each pair of neighbours, with the t of 95 %; None where the runs do not tell."""
     return [_step(metric, one, other) for one, other in itertools.pairwise(cells)]
 
 
-def _step(metric: str, one: Sequence[Measured], other: Sequence[Measured]) -> float | None:
+def _step(metric: str, one: Sequence[Measured], other: Sequence[Measured]) -> Step | None:
     if mean(one).bound or mean(other).bound:
-        if METRICS[metric].more_is_better or all(value.bound for value in one):
-            return None
-        ends = [value.value for value in other if value.bound]
-        later = max(v.value for v in one) <= min(ends, default=-math.inf)
-        return math.inf if later and len(ends) == len(other) else None
+        return _never(one, other) or _never(other, one, -1)
     if min(len(one), len(other)) < 2:
         return None
     a, b = ([value.value for value in values] for values in (one, other))
     apart = statistics.mean(a) - statistics.mean(b)
     apart = apart if METRICS[metric].more_is_better else -apart
-    error = math.sqrt(statistics.variance(a) / len(a) + statistics.variance(b) / len(b))
-    return apart / error if error else math.copysign(math.inf, apart) if apart else 0.0
+    of_each = [(statistics.variance(x) / len(x), len(x) - 1) for x in (a, b)]
+    error = sum(square for square, _ in of_each)
+    if not error:
+        return Step(math.copysign(math.inf, apart) if apart else 0.0, 0.0 if apart else math.inf)
+    degrees = error**2 / sum(square**2 / freedom for square, freedom in of_each)
+    return Step(apart / math.sqrt(error), student(degrees))
+
+
+def _never(there: Sequence[Measured], never: Sequence[Measured], sign: int = 1) -> Step | None:
+    """Where all runs of the one got there before any of the other gave up."""
+    arrived = not any(value.bound for value in there) and all(value.bound for value in never)
+    if arrived and max(v.value for v in there) <= min(v.value for v in never):
+        return Step(sign * math.inf, 0.0)
+    return None
 
 
 def effects(metric: str, of: Mapping[str, Measured], over: Mapping[str, Measured]) -> list[float]:
-    """What one method has over another, of the runs of each seed that both have without a bound.
+    """What one method has over another, of the runs of each seed that both have.
 
-    A difference where the metric is told in points, else how many times less the first takes.
-    of, over: the metric by seed.
+    A difference where the metric is told in points, else how many times less the first takes; of
+    a run that did not get there no number. of, over: the metric by seed.
     """
     pairs = [(of[seed], over[seed]) for seed in sorted(of.keys() & over.keys())]
     return [
-        effect(metric, one.value, other.value)
+        math.nan if one.bound or other.bound else effect(metric, one.value, other.value)
         for one, other in pairs
-        if not (one.bound or other.bound)
     ]
 
 
@@ -174,12 +198,30 @@ def judge_effects(
 ) -> list[Judged]:
     """The effects of a pair in several columns beside the published ones.
 
-    The tolerance of an effect is SHARE of it, and the standard deviation is that of all columns.
+    The tolerance of an effect is SHARE of it, of points never less than LEAST, and the standard
+    deviation is that of all columns.
     """
-    spread = _spread(effects, relative=not METRICS[metric].points)
+    points = METRICS[metric].points
+    spread, least = _spread(effects, relative=not points), LEAST if points else 0.0
     return [
-        judge_mean(statistics.mean(values), len(values), spread, number, SHARE * abs(number))
+        judge_mean(
+            *(statistics.mean(values), len(values), spread),
+            *(number, max(SHARE * abs(number), least)),
+        )
         if values
         else Judged(NOT_RUN)
         for values, number in zip(effects, numbers, strict=True)
     ]
+
+
+def judge_same(metric: str, of: Mapping[str, Measured], over: Mapping[str, Measured]) -> Judged:
+    """Whether two cells are the same within POINTS, by seed; the metric is told in points."""
+    values = effects(metric, of, over)
+    if not values:
+        return Judged(NOT_RUN)
+    off, spread = statistics.mean(values), _spread([values], relative=False)
+    if spread.degrees < DEGREES:
+        return Judged(INCONCLUSIVE, off / POINTS)
+    half = student(spread.degrees) * spread.deviation / math.sqrt(len(values))
+    apart = DIFFERS if abs(off) - half > POINTS else INCONCLUSIVE
+    return Judged(EQUAL if abs(off) + half <= POINTS else apart, off / POINTS, half)
