@@ -300,15 +300,15 @@ NUMBERS = [
     Fault(
         'a degree of freedom too many',
         'dfl_jax/results/fits.py',
-        '_quantile(len(values) - 1)',
-        '_quantile(len(values))',
+        'student(len(values) - 1)',
+        'student(len(values))',
         'test_numbers.py::test_the_cells_of_a_table',
     ),
     Fault(
         'a degree of freedom too many in the exponent',
         'dfl_jax/results/fits.py',
-        '_quantile(len(pairs) - 2)',
-        '_quantile(len(pairs) - 1)',
+        'student(len(pairs) - 2)',
+        'student(len(pairs) - 1)',
         'test_numbers.py::test_power_laws_and_slowdowns',
     ),
     Fault(
