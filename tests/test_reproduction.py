@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dfl_jax.papers.tables import claims, verdict
 from dfl_jax.papers.tables import command as tables
-from dfl_jax.papers.tables import reproduction, verdict
 from dfl_jax.results import curves
 from dfl_jax.results import published as table_files
 from dfl_jax.results.measured import Measured, paper_number
@@ -189,7 +189,7 @@ def test_the_verdicts_of_a_table():
         'ntk_dfl-iid': seeds('ntk_dfl-iid', fast, fast, fast),
         'dfedavg-iid': seeds('dfedavg-iid', slow, slow, slow),
     }
-    claims = [
+    listed = [
         {'text': 'NTK-DFL is first', 'order': ['ntk_dfl-iid', 'dfedavg-iid']},
         {'text': 'DFedAvg is first', 'order': ['dfedavg-iid', 'ntk_dfl-iid']},
         {'text': 'so at 0.1', 'order': ['ntk_dfl-alpha0.1', 'dfedavg-iid']},
@@ -197,12 +197,12 @@ def test_the_verdicts_of_a_table():
     known = {'dfedavg-iid': 'another learning rate'}
     pair = {'of': 'ntk_dfl', 'over': 'dfedavg'}
     table = PUBLISHED | {
-        'claims': claims,
+        'claims': listed,
         'known': known,
         'not_run': 'two weeks',
         'effects': [pair],
     }
-    found = {entry.claim: entry for entry in reproduction.entries(table, runs)}
+    found = {entry.claim: entry for entry in claims.entries(table, runs)}
     assert {claim: entry.verdict for claim, entry in found.items()} == {
         'ntk_dfl, iid': 'equal',
         'ntk_dfl, alpha0.1': 'not run',
@@ -216,7 +216,7 @@ def test_the_verdicts_of_a_table():
     assert found['ntk_dfl over dfedavg, iid'].ours.startswith('1.333')
     assert found['dfedavg, iid'].why == 'cause: another learning rate'
     assert found['ntk_dfl, alpha0.1'].why == 'two weeks'
-    otherwise = reproduction.entries(table | {'measured_otherwise': 'of another network'}, runs)
+    otherwise = claims.entries(table | {'measured_otherwise': 'of another network'}, runs)
     assert {entry.verdict for entry in otherwise} == {'not run'}
     assert {entry.why for entry in otherwise} == {'of another network'}
 
@@ -224,12 +224,12 @@ def test_the_verdicts_of_a_table():
 def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
     runs = {'ntk_dfl-iid': seeds('ntk_dfl-iid', (0.8, 0.9, 0.85), (0.8, 0.902, 0.852))}
     two, three = 'ntk_dfl-iid@2', 'ntk_dfl-iid@3'
-    claims = [
+    listed = [
         {'text': 'it falls', 'metric': 'accuracy_at', 'order': [two, three]},
         {'text': 'it rises', 'metric': 'accuracy_at', 'order': [three, two]},
         {'text': 'so it stays', 'metric': 'accuracy_at', 'round': 2, 'order': ['ntk_dfl-iid', two]},
     ]
-    found = reproduction.entries(PUBLISHED | {'rows': {}, 'claims': claims}, runs)
+    found = claims.entries(PUBLISHED | {'rows': {}, 'claims': listed}, runs)
     assert [entry.verdict for entry in found] == ['equal', 'differs', 'inconclusive']
     assert found[0].ours == '90.1 (35.4) 85.1' and found[0].seeds == '2'
 
@@ -244,7 +244,7 @@ def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
         'known': {'ntk_dfl, iid rounds': 'of these rounds', 'ntk_dfl-iid': 'of the cell'},
         'unexplained': {'ntk_dfl, iid aggregated': 'of this accuracy'},
     }
-    assert [(entry.verdict, entry.why) for entry in reproduction.entries(table, runs)] == [
+    assert [(entry.verdict, entry.why) for entry in claims.entries(table, runs)] == [
         ('differs', 'cause: of these rounds'),
         ('differs', 'of this accuracy'),
     ]
@@ -259,10 +259,10 @@ def test_every_reason_is_of_a_cell_or_a_claim(file):
     """A name that nothing has would never be read."""
     published = table_files.read_published(file)
     cells = table_files.flagfiles_of(published, file.parent)
-    claims = {entry.claim for entry in reproduction.entries(published, {})}
+    known = {entry.claim for entry in claims.entries(published, {})}
     named = {*published.get('known', ()), *published.get('unexplained', ())}
     named |= {published['headline']['claim']} if 'headline' in published else set()
-    assert not named - claims - {*cells}
+    assert not named - known - {*cells}
 
 
 def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
