@@ -319,10 +319,10 @@ FAULTS = [
         'test_evolution.py::test_stages_by_low_rank_follow_the_flow',
     ),
     Fault(
-        'a section that keeps the side of the higher loss',
+        'a section that remembers the higher loss',
         'dfl_jax/ntk/timestep_search.py',
-        'high=jnp.where(early <= late, last, at.high)',
-        'high=jnp.where(early >= late, last, at.high)',
+        'loss=jnp.minimum(early, late)',
+        'loss=jnp.maximum(early, late)',
         'test_timestep_search.py',
     ),
     Fault(
