@@ -77,10 +77,17 @@ def help_of(capsys):
     def shown(name, *arguments, full=False):
         command = module_of(name)
         with flagsaver.flagsaver():
-            help.show(command, name, [name, *arguments], full=full)
+            help.show(command, f'dfl-jax {name}', [name, *arguments], full=full)
         return capsys.readouterr().out
 
     return shown
+
+
+@pytest.mark.parametrize('name', ['run', 'sweep'])
+def test_the_stored_help_is_what_its_flags_say(name, help_of):
+    """`dfl-jax NAME --helpshort > dfl_jax/cli/NAME/help.txt` makes it anew."""
+    stored = (ROOT / 'dfl_jax' / 'cli' / name / 'help.txt').read_text(encoding='utf-8')
+    assert stored == help_of(name)
 
 
 @pytest.mark.parametrize('name, refused', [('sweep', '[no]resume'), ('theory', 'eval_every')])

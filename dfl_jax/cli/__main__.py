@@ -1,10 +1,12 @@
 """`dfl-jax COMMAND --flags`: the commands and what each of them is for."""
 
 import importlib
+import re
 import sys
+from pathlib import Path
 
 from dfl_jax.cli import interrupts, streams
-from dfl_jax.cli.command import fail
+from dfl_jax.cli.command import as_typed, fail
 from dfl_jax.method_settings import nearest
 
 COMMANDS = {  # name -> the package and what it does
@@ -34,6 +36,9 @@ def main(name: str | None = None) -> None:
             sys.exit(fail(f'unknown command {name!r}{hint}; see dfl-jax --help'))
         sys.argv[:2] = [f'dfl-jax {name}']
     package, _ = COMMANDS[name]
+    if sys.argv[1:] in (['--help'], ['-h']) and (text := stored_help(name)):
+        print(text, end='')
+        sys.exit(0)
     try:
         command = importlib.import_module(f'dfl_jax.{package}.command')
     except (ImportError, ValueError) as error:  # ValueError: JAX_ENABLE_X64=maybe
@@ -41,6 +46,18 @@ def main(name: str | None = None) -> None:
     from dfl_jax.cli.start import start
 
     start(command)
+
+
+def stored_help(name: str) -> str | None:
+    """What `--help` of a command that takes the flags of a run prints, None for the others.
+
+    To import all methods for it takes two seconds. `dfl-jax NAME --helpshort` makes the text anew.
+    """
+    file = Path(__file__).parent / name / 'help.txt'
+    if not file.is_file():
+        return None
+    text, called = file.read_text(encoding='utf-8'), as_typed()
+    return re.sub(f'^( *)dfl-jax {name}', lambda found: found[1] + called, text, flags=re.M)
 
 
 def _usage() -> str:

@@ -69,6 +69,14 @@ def define_paths(name: str, default: list[str] | None, text: str, **how: Any) ->
     flags.DEFINE(PathsParser(), name, default, text, serializer=flags.ListSerializer(','), **how)
 
 
+def as_typed() -> str:
+    """The command as it was typed."""
+    if sys.argv[0].startswith('dfl-jax'):
+        return sys.argv[0]
+    spec = getattr(sys.modules['__main__'], '__spec__', None)
+    return f'python -m {spec.name.removesuffix(".__main__")}' if spec else Path(sys.argv[0]).name
+
+
 def fail(message: str, status: int = 1) -> int:
     """Prints the error in one line; returns the status."""
     print(f'error: {in_a_line(message)}', file=sys.stderr)

@@ -6,12 +6,11 @@ Nothing heavy is imported here, so that a mistake is reported at once.
 import functools
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
 
 from absl import app, flags
 
-from dfl_jax.cli.command import PathParser, fail, in_flags
+from dfl_jax.cli.command import PathParser, as_typed, fail, in_flags
 from dfl_jax.flagfiles import with_flagfiles
 
 HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
@@ -38,7 +37,7 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
 
             rest = [argv[0], *(a for a in arguments if a not in HELP)]
             try:
-                show(command, _called(), rest, full='--helpfull' in asked_for)
+                show(command, as_typed(), rest, full='--helpfull' in asked_for)
                 sys.stdout.flush()
             except BrokenPipeError:  # `--help | head`; the flush at the end must not fail, too
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,12 +45,4 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
         called, *rest = flags.FLAGS([argv[0], *arguments])
         return [called, *map(PathParser().parse, rest)]
     except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
-        sys.exit(fail(f'{in_flags(error)}; see {_called()} --help'))
-
-
-def _called() -> str:
-    """The command as it was typed."""
-    if sys.argv[0].startswith('dfl-jax'):
-        return sys.argv[0]
-    spec = getattr(sys.modules['__main__'], '__spec__', None)
-    return f'python -m {spec.name.removesuffix(".__main__")}' if spec else Path(sys.argv[0]).name
+        sys.exit(fail(f'{in_flags(error)}; see {as_typed()} --help'))
