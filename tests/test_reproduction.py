@@ -59,6 +59,12 @@ def test_a_number_beside_a_mean_with_its_interval(metric, measured, number, devi
     assert judged.verdict == found
 
 
+def test_a_number_that_is_a_mean_is_not_held_to_the_spread_of_one_run():
+    ours = values(100, 120, 140), Measured(160), spread(0.17)
+    assert verdict.judge('rounds_to', *ours).verdict == 'consistent'  # 120 +- 65
+    assert verdict.judge('rounds_to', *ours, mean_of=32).verdict == 'inconclusive'  # +- 34
+
+
 def test_the_interval_is_that_of_scipy():
     measured = values(16, 18, 20, 21)
     judged = verdict.judge(

@@ -54,6 +54,27 @@ def test_the_round_of_a_loss_is_where_its_curve_meets_the_target():
     assert metrics.metrics_in_words(PUBLISHED) == 'rounds to a mean test loss of 1'
 
 
+def test_a_mean_curve_is_measured_with_the_deviation_of_the_jackknife():
+    published = PUBLISHED | {'mean_of': 32}
+    # Straight lines of one slope: the mean curve meets the target in the mean of their rounds
+    lines = [losses(*(start - 0.1 * r for r in range(30)), every=2) for start in (2.0, 2.2, 3.0)]
+    each = [value.value for value in measure(PUBLISHED, lines)]
+    assert [v.value for v in measure(published, lines)] == pytest.approx(each) == [22, 26, 42]
+    # One that comes down late: by hand, for the mean curve 4, 2.5, 1, 0.7 and those of two runs
+    late = [losses(2, 1, 0.5, 0.2), losses(2, 1.5, 0.5, 0.4), losses(8, 5, 2, 1.5)]
+    found = [value.value for value in measure(published, late)]
+    without = [3 + (1.25 - 1) / (1.25 - 0.95), 3 + 0.25 / (1.25 - 0.85), 2 + 0.25 / 0.75]
+    assert np.mean(found) == pytest.approx(3)
+    assert np.std(found, ddof=1) == pytest.approx(2 * np.std(without, ddof=1))
+    assert measure(published, late[2:]) == [Measured(4, bound=True)]
+    assert measure(published, [late[0], losses(9, 9, 9, 9)]) == [Measured(4, bound=True)] * 2
+    alone = measure(published, [late[0], losses(2, 1.2, 1.2, 1.2)])
+    assert np.isnan([value.value for value in alone]).all()
+    other = losses(2, 1, 0.5) | {'round': [1, 3, 4]}  # the rounds that both have
+    found = [v.value for v in measure(published, [late[0], other])]
+    assert np.mean(found) == pytest.approx(1 + 2 * 1 / 1.25)
+
+
 def test_the_loss_at_a_round_is_not_in_percent():
     published = PUBLISHED | {'metric': 'loss_at', 'round': 20}
     runs = [losses(2.3, 0.4, every=10), losses(2.3, 0.2), losses(2.3, 0.2, every=10)]

@@ -1,6 +1,7 @@
 """The metrics of the tables (see docs/tables.md): a number of a run, and its words."""
 
 import itertools
+import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -196,9 +197,44 @@ def rounds_in_words(table: Row) -> str:
 
 
 def measure(table: Row, runs: Sequence[Run], reference: Sequence[Run] = ()) -> list[Measured]:
-    """The table's metric of every run that has it."""
+    """The table's metric of every run that has it, or as `of_mean_curve`."""
     metric = METRICS[table['metric']].of
+    if 'mean_of' in table and len(runs) > 1:
+        return of_mean_curve(lambda run: metric(table, run, reference), runs)
     return [value for run in runs if (value := metric(table, run, reference)) is not None]
+
+
+def of_mean_curve(metric: Callable[[Run], Measured | None], runs: Sequence[Run]) -> list[Measured]:
+    """The metric of the mean curve of the runs, as numbers of single runs that have it as mean.
+
+    They are the jackknife's (Tukey, 1958): their standard deviation, over the root of their number,
+    is the jackknife's standard error of that metric. All are NaN where it tells nothing, because
+    without one of the runs the mean curve never gets there.
+    """
+    whole = metric(_mean_curve(runs))
+    without = [metric(_mean_curve([r for r in runs if r is not run])) for run in runs]
+    if whole is None or whole.bound or None in without:
+        return [] if whole is None else [whole] * len(runs)
+    if any(value.bound for value in without if value):
+        return [Measured(math.nan)] * len(runs)
+    values = [value.value for value in without if value]
+    centre = statistics.mean(values)
+    return [Measured(whole.value + (len(runs) - 1) * (centre - value)) for value in values]
+
+
+def _mean_curve(runs: Sequence[Run]) -> Run:
+    """The mean of every column over the runs, in the rounds that all of them have evaluated."""
+    by_round = [{round: i for i, round in enumerate(run['round'])} for run in runs]
+    rounds = sorted(set.intersection(*(set(places) for places in by_round)))
+    names = [name for name in runs[0] if isinstance(runs[0][name], list)]
+    mean_of = {
+        name: [
+            statistics.mean(run[name][at[round]] for run, at in zip(runs, by_round, strict=True))
+            for round in rounds
+        ]
+        for name in names
+    }
+    return mean_of | {'round': rounds}
 
 
 def measure_cell(table: Row, runs: Runs, method: str, column: str) -> list[Measured]:

@@ -64,8 +64,8 @@ def _numbers(published: Row, runs: Runs, flagfiles: Mapping[str, Path]) -> Itera
                 claim = f'{method}, {heading(part, column)}'
                 judged = Judged(NOT_RUN)
                 if values:
-                    every = part.get('every', 1)
-                    judged = verdict.judge(metric, values, paper_number(number), spread, every)
+                    rule = {'every': part.get('every', 1), 'mean_of': part.get('mean_of', 1)}
+                    judged = verdict.judge(metric, values, paper_number(number), spread, **rule)
                 words = metric_in_words(in_column(part, column))
                 same = (flagfiles.get(cell, cell), words, str(number))
                 found = _entry(published, (claim, cell), str(number), values, judged)

@@ -32,7 +32,8 @@ writes this page.
 * *{verdict.EQUAL}*: the 95 % interval of our mean lies within the tolerance of the published
   number: {verdict.POINTS:g} point of an accuracy, else {100 * verdict.SHARE:.0f} %, but never less
   than a round.
-* *{verdict.CONSISTENT}*: the number lies in the prediction interval of one more run of ours.
+* *{verdict.CONSISTENT}*: the number lies in the prediction interval of one more run of ours, or of
+  as many as the paper averages.
 * *{verdict.DIFFERS}*: it lies outside, and our interval outside the tolerance.
 * *{verdict.INCONCLUSIVE}*: it lies outside, but our interval reaches into the tolerance; or half of
   our interval is wider than {verdict.WIDE} tolerances; or there are too few runs or rounds to say.

@@ -1,8 +1,8 @@
 """Whether our runs and a published number agree, with what the seeds leave open.
 
 Four words. *Equal*: the 95 % interval of our mean lies within the tolerance of the number.
-*Consistent*: the number lies in the prediction interval of one more run, which is what a paper that
-prints one run can be held to. *Differs*: neither, and our interval lies outside the tolerance.
+*Consistent*: the number lies in the prediction interval of as many more runs as the paper averages,
+mostly one. *Differs*: neither, and our interval lies outside the tolerance.
 *Inconclusive*: the rest, and too few runs, or too short ones, to say.
 
 Intervals are Student's. The standard deviation of a cell is pooled over all cells of its method in
@@ -77,17 +77,27 @@ def _spread(cells: Iterable[Sequence[float]], relative: bool) -> Spread:
 
 
 def judge(
-    metric: str, values: Sequence[Measured], number: Measured, spread: Spread, every: int = 1
+    metric: str,
+    values: Sequence[Measured],
+    number: Measured,
+    spread: Spread,
+    every: int = 1,
+    mean_of: int = 1,
 ) -> Judged:
-    """Our values beside a published number. every: as of `tolerance`."""
+    """Our values beside a published number. every: as of `tolerance`; mean_of: `judge_mean`."""
     near = tolerance(metric, number.value, every)
     if number.bound or mean(values).bound:
         return Judged(_of_bounds(values, number, near))
-    return judge_mean(mean(values).value, len(values), spread, number.value, near)
+    return judge_mean(mean(values).value, len(values), spread, number.value, near, mean_of)
 
 
-def judge_mean(centre: float, runs: int, spread: Spread, number: float, near: float) -> Judged:
-    """The mean of so many runs beside a number without bounds and its tolerance."""
+def judge_mean(
+    centre: float, runs: int, spread: Spread, number: float, near: float, mean_of: int = 1
+) -> Judged:
+    """The mean of so many runs beside a number without bounds and its tolerance.
+
+    mean_of: the runs of which the number is the mean.
+    """
     if math.isnan(centre):  # a run did not get there
         return Judged(INCONCLUSIVE)
     off = centre - number
@@ -100,7 +110,7 @@ def judge_mean(centre: float, runs: int, spread: Spread, number: float, near: fl
         found = EQUAL
     elif half > WIDE * near:
         found = INCONCLUSIVE
-    elif abs(off) <= reach * math.sqrt(1 + 1 / runs):
+    elif abs(off) <= reach * math.sqrt(1 / mean_of + 1 / runs):
         found = CONSISTENT
     else:
         found = DIFFERS if abs(off) - half > near else INCONCLUSIVE
