@@ -262,11 +262,11 @@ CLOCKS = ('--world=speed=two:2e6:2e7:0.3,latency=0.01', '--round_seconds=0.5')
 
 
 # Of the others test_asynchronous.py has runs, which differ from these in the method alone.
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ('gossip_learning', 'swift')]
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ('gossip_learning', 'swift', 'divshare')]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize('method', ['ad_psgd', 'divshare', *SLOW])
+@pytest.mark.parametrize('method', ['ad_psgd', *SLOW])
 def test_methods_without_rounds(tmp_path, method):
     flags = [each for each in SMALL if each != '--nocheckpoint']
     flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
@@ -300,7 +300,7 @@ def test_methods_without_rounds(tmp_path, method):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize('method', ['divshare', pytest.param('ad_psgd', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('method', ['ad_psgd', pytest.param('divshare', marks=pytest.mark.slow)])
 def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
     """As if it had been that long from the start."""
     flags = [each for each in SMALL if each != '--nocheckpoint' and 'degree' not in each]

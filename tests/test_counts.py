@@ -165,8 +165,14 @@ def net_model(net, regression=False):
     return bind(MLP(net.outputs, tuple(hidden)), (INPUTS,), *task)
 
 
+PARTIAL = ('dec_heterofl', 'dec_fedrolex', 'dec_fed_dropout', 'dec_fml')
 EVERY = [
-    pytest.param(name, settings, id=f'{name}-{place}')
+    pytest.param(
+        name,
+        settings,
+        id=f'{name}-{place}',
+        marks=pytest.mark.slow if place and name in PARTIAL else (),
+    )
     for name in IN_ROUNDS
     for place, settings in enumerate(SETTINGS.get(name, ({},)))
 ]

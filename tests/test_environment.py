@@ -167,11 +167,16 @@ def test_settings_of_jax_under_which_nothing_runs_are_refused(option, value, wor
     [
         ('run', TINY),
         ('sweep', (*TINY, '--sweep=seed:0..1')),
-        ('theory', ('--clients=4', '--degree=2', '--rounds=1')),
-        ('reconstruct', ()),
         ('select', ('--run=RUN',)),
-        ('time', ('--runs=RUN',)),
-        ('tables', ('init_topology/figure5',)),
+        *(
+            pytest.param(*command, marks=pytest.mark.slow)
+            for command in (
+                ('theory', ('--clients=4', '--degree=2', '--rounds=1')),
+                ('reconstruct', ()),
+                ('time', ('--runs=RUN',)),
+                ('tables', ('init_topology/figure5',)),
+            )
+        ),
     ],
 )
 def test_a_device_that_is_not_there_is_said_in_a_line_and_nothing_is_left(

@@ -65,7 +65,8 @@ OF_KINDS = {
     'compressed': {'algorithm': 'choco_sgd', 'topology': 'ring', 'seed': 3, 'eval_every': 2},
 }
 
-SLOW = ('dfml', 'text', 'spark', 'dispfl', 'one_hub_a_cluster', 'compressed')
+LATE = ('dfml', 'spark', 'compressed')
+SLOW = ('text', 'one_hub_a_cluster', 'dispfl', 'gain', 'push_sum')
 
 
 @pytest.fixture(scope='module')
@@ -108,7 +109,10 @@ def finish(run):
 @pytest.mark.parametrize(
     'kind',
     [
-        pytest.param(kind, marks=[pytest.mark.integration] if kind in SLOW else [])
+        pytest.param(
+            kind,
+            marks=[pytest.mark.integration] * (kind in LATE) + [pytest.mark.slow] * (kind in SLOW),
+        )
         for kind in OF_KINDS
     ],
 )

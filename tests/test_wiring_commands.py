@@ -455,7 +455,8 @@ def test_code_of_a_run_is_imported_where_that_is_allowed(command, files, tmp_pat
 # The reconstruction
 
 
-def attacked(files, *argv) -> dict[str, str]:
+@functools.cache
+def attacked(*argv: str) -> dict[str, str]:
     """Digests of what the attack does, without doing it."""
     found: dict[str, str] = {}
 
@@ -483,7 +484,7 @@ def attacked(files, *argv) -> dict[str, str]:
 
     reconstruct.define_flags()
     try:
-        reconstruct.FLAGS(['reconstruct', *map(str, argv)])
+        reconstruct.FLAGS(['reconstruct', *argv])
         with jax.numpy_rank_promotion('allow'):
             main(reconstruct.FLAGS)
     finally:
@@ -516,9 +517,7 @@ def test_two_values_of_a_flag_make_two_attacks(name, files):
         second |= {'dataset': 'mnist'}
     if name == 'dataset':
         second |= {'data_dir': str(files['mnist0'])}
-    one, two = (
-        attacked(files, *(f'--{n}={v}' for n, v in each.items())) for each in (plain, second)
-    )
+    one, two = (attacked(*(f'--{n}={v}' for n, v in each.items())) for each in (plain, second))
     assert one != two
     if name == 'seed':
         assert {each for each in one if one[each] != two[each]} >= {'victim', 'weights True'}

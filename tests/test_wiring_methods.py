@@ -122,6 +122,7 @@ LATE = {
     'spark',
     *(name for name, method in METHODS.items() if method.heterogeneous),
 }
+SLOW = ('ntk_fl', 'def_kt', 'dec_fml', 'dec_fed_dropout')
 TRAINING = {field.name for field in dataclasses.fields(LocalTraining)}
 
 
@@ -140,7 +141,11 @@ def distinct() -> list[str]:
 
 
 FACTORIES = [
-    pytest.param(name, marks=pytest.mark.integration if name in LATE else ()) for name in distinct()
+    pytest.param(
+        name,
+        marks=[pytest.mark.integration] * (name in LATE) + [pytest.mark.slow] * (name in SLOW),
+    )
+    for name in distinct()
 ]
 
 
