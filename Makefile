@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 TYPED := dfl_jax experiments benchmarks tests/torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test integration faults torture lint bench docs nt dist clean
+.PHONY: help run quick test integration slow faults torture lint bench docs nt dist clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## the tests, but for the s
 integration: $(VENV)/.installed-test $(VENV)/.installed-nt  ## tests of whole commands: kills, resumption, sweeps, the site
 	@$(BIN)/python -m pytest -q -m 'integration and not slow' -n $(WORKERS) --dist=loadfile \
 	  --no-loadscope-reorder $(ARGS)
+
+slow: $(VENV)/.installed-test $(VENV)/.installed-nt  ## the slow tests, for which the cases of the others stand, an hour
+	@$(BIN)/python -m pytest -q -m slow -n $(WORKERS) --dist=loadfile $(ARGS)
 
 quick: $(VENV)/.installed-test  ## the tests to run while working, under 90 seconds
 	@$(BIN)/python -m pytest -q -m quick -n $(WORKERS) --dist=loadfile $(ARGS)
