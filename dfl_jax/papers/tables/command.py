@@ -37,7 +37,6 @@ from dfl_jax.results.run_notes import note_lines
 from dfl_jax.results.table import head_and_rows, report, words_on_brackets
 
 FLAGS = flags.FLAGS
-PAGE = 'reproduction.md'
 OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions', 'progress')  # of --run and --list
 
 
@@ -87,7 +86,7 @@ def main(argv: list[str]) -> int:
         raise ValueError(f'name one table of {known}, all, or a folder that holds published.json')
     if argv[1] == 'all':
         _refuse(('run', 'list', 'latex', *OF_RUNS), 'one table; name it in place of all, or')
-        return _write_page(known_tables())
+        return _write_pages(known_tables())
     name, file = table_named(argv[1])
     if FLAGS.latex and file.stem == 'computed':
         raise ValueError(f'--latex is of one table of runs, which {name} is not; leave it out')
@@ -109,15 +108,17 @@ def _refuse(names: Sequence[str], what_for: str) -> None:
         raise ValueError(f'--{given} is of {what_for} leave it out')
 
 
-def _write_page(tables: dict[str, Path]) -> int:
-    """The page of all tables, from the curves that --runs holds, into --out; the exit status."""
+def _write_pages(tables: dict[str, Path]) -> int:
+    """The pages of all tables, from the curves that --runs holds, into --out; the exit status."""
     if not FLAGS.runs or len(FLAGS.runs) > 1 or not Path(FLAGS.runs[0]).is_dir():
         raise ValueError('all tables: name one folder of PAPER-TABLE.json, --runs=docs/results')
     out = Path(FLAGS.out or FLAGS.runs[0])
-    command.check_writable(out, [PAGE])
+    command.check_writable(out, [reproduction.PAGE, reproduction.NUMBERS])
+    pages = reproduction.pages(tables, Path(FLAGS.runs[0]))
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / PAGE, reproduction.page(tables, Path(FLAGS.runs[0])))
-    print(f'written: {out / PAGE}')
+    for name, text in pages.items():
+        write_atomically(out / name, text)
+    print(f'written: {", ".join(str(out / name) for name in pages)}')
     return 0
 
 

@@ -1,33 +1,57 @@
-"""One page of all claims of the papers: published, ours, and a verdict that the curves decide.
+"""The pages of all claims of the papers: published, ours, and a verdict that the curves decide.
 
-`python -m experiments.tables all --runs=docs/results --out=docs` writes it as reproduction.md. The
-runs of a table are those of the file PAPER-TABLE.json in the folder, and those of other tables'
-files whose cells have the same flagfile. docs/tables.md says what published.json holds for it.
+`python -m experiments.tables all --runs=docs/results --out=docs` writes them. docs/tables.md says
+what published.json holds for them.
 """
 
-import statistics
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.tables import verdict
-from dfl_jax.papers.tables.claims import KINDS, Entry, entries
+from dfl_jax.papers.tables.claims import KINDS
 from dfl_jax.papers.tables.missing import duration
+from dfl_jax.papers.tables.stored import Seconds, Stored, Table, judged_tables
 from dfl_jax.papers.tables.verdict import NOT_RUN, VERDICTS, Judged
 from dfl_jax.plain_text import counted, markdown_table
-from dfl_jax.results.curves import SECONDS, Runs, find_runs
-from dfl_jax.results.measured import (
-    by_metric,
-    metrics_in_words,
-)
-from dfl_jax.results.published import flagfiles_of, needed_columns, read_published, read_titled
+from dfl_jax.results.measured import metrics_in_words
+from dfl_jax.results.published import flagfiles_of, read_published, read_titled
 
-INTRODUCTION = f"""\
+PAGE, NUMBERS = 'reproduction.md', 'reproduction_numbers.md'
+
+
+class Paper(NamedTuple):
+    name: str
+    page: str  # of its results
+    authors: str
+
+
+PAPERS = {  # by folder, in the order of the page
+    'ntk_dfl': Paper('NTK-DFL', 'results_ntk_dfl.md', 'Thompson, Yue, Wong & Dai, ICML 2025'),
+    'spark': Paper('SPARK', 'results_spark.md', 'Xia, 2025'),
+    'dfml': Paper(
+        *('DFML', 'results_dfml.md'),
+        'Khalil, Estiri, Beitollahi, Asadi, Hemati, Li, Zhang & Chen, TMLR 2024',
+    ),
+    'init_topology': Paper(
+        *('Initialisation and topology', 'results_init_topology.md'),
+        'Badie-Modiri, Boldrini, Valerio, Kertész & Karsai',
+    ),
+    'byzantine': Paper(
+        *('Robust rules', 'results_adversaries.md'), 'He, Karimireddy & Jaggi, 2022'
+    ),
+}
+INTRODUCTION = """\
 # Reproduction
 
-Every number of the papers' tables and figures that a run can give, beside ours. Verdicts are
-computed from the curves kept in docs/results; `dfl-jax tables all --runs=docs/results --out=docs`
-writes this page.
+Every number of the papers' tables and figures that a run can give is set beside ours. This page
+has the counts, what does not agree and why; [all numbers](reproduction_numbers.md) are on a page of
+their own. Verdicts are computed from the curves kept in docs/results: `dfl-jax tables all
+--runs=docs/results --out=docs` writes both pages.
+"""
+RULE = f"""\
+## How a number is judged
 
 * *{verdict.EQUAL}*: the 95 % interval of our mean lies within the tolerance of the published
   number: {verdict.POINTS:g} point of an accuracy, else {100 * verdict.SHARE:.0f} %, but never less
@@ -56,6 +80,12 @@ are ties, *{verdict.DIFFERS}* where a pair is the other way round, else *{verdic
 *Logs* are numbers of the authors' logs, which no paper prints. A number that several tables print
 is listed once, in the first.
 """
+ALL_NUMBERS = """\
+# All published numbers
+
+What every table and figure prints, beside ours, table by table. [Reproduction](reproduction.md)
+says what the verdicts mean, and why numbers do not agree.
+"""
 MACHINES = """\
 The times are those of the rounds, evaluation apart, on two CPU cores, mostly of a shared AMD EPYC
 machine. Some runs were trained on an NVIDIA H100 or H200, and of some the time was not kept; they
@@ -65,151 +95,133 @@ These have no runs: `dfl-jax tables PAPER/TABLE` computes them, and the pages of
 they show. NTK-DFL's Figures 6 and 17 and the theorems of NTK-DFL and SPARK have commands of their
 own, on the pages of [NTK-DFL](results_ntk_dfl.md) and [SPARK](results_spark.md)."""
 
-# Of the rounds of a run, by its flagfile and name; 0 where they are not known
-Seconds = dict[tuple[Path, str], float]
 
+def pages(tables: Mapping[str, Path], folder: Path) -> dict[str, str]:
+    """The pages in Markdown, by their files.
 
-class Stored:
-    """The curves of a folder, in a file PAPER-TABLE.json for every table that keeps some."""
-
-    def __init__(self, folder: Path, flagfiles: Mapping[str, Mapping[str, Path]]) -> None:
-        """flagfiles: of the cells of every table."""
-        self._folder, self._flagfiles = folder, flagfiles
-        self._files = {name: file for name in flagfiles if (file := self.file(name, 'json'))}
-        paces: dict[Path, list[float]] = {}
-        for name, file in self._files.items():
-            own = flagfiles[name]
-            for cell, runs in find_runs(own, [file], dict.fromkeys(own, ()))[0].items():
-                paces.setdefault(own[cell], []).extend(r[SECONDS] for r in runs if SECONDS in r)
-        self._paces = {file: statistics.median(those) for file, those in paces.items() if those}
-
-    def file(self, name: str, kind: str) -> Path | None:
-        """The curves of a table, 'json', or its figure, 'png'; None where it has none."""
-        file = self._folder / f'{name.replace("/", "-")}.{kind}'
-        return file if file.exists() else None
-
-    def link(self, text: str, name: str, kind: str) -> str:
-        """To such a file; empty where there is none."""
-        file = self.file(name, kind)
-        return f' [{text}]({self._folder.name}/{file.name})' if file else ''
-
-    def runs_of(self, name: str, part: Row) -> tuple[Runs, list[str]]:
-        """All runs that have what the metric takes, and the tables that keep them.
-
-        Those of other tables count where the flagfile is the same; of one name the nearest.
-        """
-        own, paper = self._flagfiles[name], name.split('/')[0]
-        runs, keepers = Runs(), []
-        needed = needed_columns(part, own)
-        # The table itself, then those of its paper, then others
-        for other in sorted(self._files, key=lambda o: (o != name, o.split('/')[0] != paper)):
-            same = {c: file for c, file in own.items() if self._flagfiles[other].get(c) == file}
-            if not same:
-                continue
-            for cell, kept in find_runs(same, [self._files[other]], needed)[0].items():
-                names = {run['run'] for run in runs.get(cell, ())}
-                more = [run for run in kept if run['run'] not in names]
-                runs.setdefault(cell, []).extend(more)
-                keepers += [other] * bool(more and other not in keepers)
-        return runs, keepers
-
-    def seconds(self, name: str, runs: Runs) -> Seconds:
-        """What the rounds of every run took."""
-        files_of = self._flagfiles[name]
-        return {
-            (file, run['run']): run['round'][-1] * self._paces.get(file, 0)
-            for file, of_cell in ((files_of[cell], runs[cell]) for cell in runs)
-            for run in of_cell
-        }
-
-
-def page(tables: Mapping[str, Path], folder: Path) -> str:
-    """The page in Markdown. tables: published.json or computed.json, by PAPER/TABLE."""
+    tables: published.json or computed.json, by PAPER/TABLE; folder: of the curves.
+    """
     computed = {name: file for name, file in sorted(tables.items()) if file.stem == 'computed'}
     read = {n: read_published(f) for n, f in sorted(tables.items()) if n not in computed}
     flagfiles = {n: flagfiles_of(read[n], tables[n].parent) for n in read}
     stored = Stored(folder, flagfiles)
-    blocks: list[str] = []
-    left_out: list[tuple[str, str, int]] = []
-    counts: dict[str, list[Entry]] = {}
-    headlines: list[str] = []
-    silent: list[str] = []
-    altogether: Seconds = {}
-    printed: set[tuple] = set()
-    for name, published in read.items():
-        found: list[Entry] = []
-        seconds: Seconds = {}
-        keepers: dict[str, None] = {}
-        for place, part in enumerate(by_metric(published)):
-            part |= {'panels': ()} | dict.fromkeys(part.keys() & {'metrics'}, ())
-            runs, more = stored.runs_of(name, part)
-            orders = {} if place == 0 else {'claims': ()}
-            found += entries(part | orders, runs, flagfiles[name])
-            seconds |= stored.seconds(name, runs)
-            keepers |= dict.fromkeys(more)
-        for run in seconds:
-            altogether[run] = max(altogether.get(run, 0), seconds[run])
-        new = [entry for entry in found if not entry.same or entry.same not in printed]
-        printed |= {entry.same for entry in new}
-        if new:
-            counts.setdefault(name.split('/')[0], []).extend(new)
-        if headline := published.get('headline'):
-            headlines.append(_headline(headline, found))
-        if not seconds or (found and all(entry.verdict == NOT_RUN for entry in found)):
-            why = next((entry.why for entry in found), published.get('not_run', ''))
-            left_out.append((why, name, len(new)))
-            continue
-        if not found:
-            silent.append(name + stored.link('curves', name, 'json'))
-            continue
-        own = stored.link('Curves', name, 'json')
-        links = own or ''.join(stored.link(f'Curves of {k}', k, 'json') for k in keepers)
-        links += stored.link('Figure', name, 'png')
-        blocks.append(_section(name, published, new, f'{links} {_with_time(seconds)}.'))
-        if len(new) < len(found):
-            blocks[-1] += f'\n\n{counted(len(found) - len(new), "number")} more stand above.'
-    summary = [
-        [paper, f'{kind}s', *(str(count) for count in _counted(those, kind))]
-        for paper, those in counts.items()
+    found = sorted(judged_tables(read, flagfiles, stored), key=_by_number)
+    titles = {name: read_titled(file, 'studies')['title'] for name, file in computed.items()}
+    rows = [[n, t, stored.link('Figure', n, 'png').strip()] for n, t in titles.items()]
+    return {PAGE: _summary(found), NUMBERS: _all_numbers(found, rows)}
+
+
+def _summary(tables: Sequence[Table]) -> str:
+    """The page of what agrees and what does not."""
+    with_numbers = {table.paper for table in tables if table.entries}
+    order = [*PAPERS, *sorted(with_numbers - {*PAPERS})]
+    papers = {
+        name: [table for table in tables if table.paper == name]
+        for name in order
+        if name in with_numbers
+    }
+    counts = [
+        [_title(paper), f'{kind}s', *(str(count) for count in _counted(those, kind))]
+        for paper, those in papers.items()
         for kind in KINDS
-        if any(entry.kind == kind for entry in those)
+        if any(entry.kind == kind for table in those for entry in table.entries)
     ]
-    head = markdown_table(['paper', '', *VERDICTS], summary, 2)
-    in_all = f'All curves together are of {_with_time(altogether)}. {MACHINES}'
-    if left_out:
-        blocks += ['## Not run', _left_out(left_out)]
+    altogether: Seconds = {}
+    for table in tables:
+        for run, seconds in table.seconds.items():
+            altogether[run] = max(altogether.get(run, 0), seconds)
+    headlines = [table.headline for those in papers.values() for table in those if table.headline]
+    blocks = [
+        INTRODUCTION.rstrip(),
+        '\n'.join(headlines),
+        markdown_table(['paper', '', *VERDICTS], counts, 2),
+        f'All curves together are of {_with_time(altogether)}. {MACHINES}',
+    ]
+    for paper, those in papers.items():
+        blocks += _of_paper(paper, [table for table in those if table.has_run and table.entries])
+    left_out = [t for t in tables if not t.has_run and (t.entries or not t.again)]
+    blocks += ['## Not run', _left_out(left_out)] if left_out else []
+    return '\n\n'.join([*filter(None, blocks), RULE.rstrip()]) + '\n'
+
+
+def _title(paper: str) -> str:
+    known = PAPERS.get(paper)
+    return f'[{known.name}]({known.page})' if known else paper
+
+
+def _of_paper(paper: str, tables: Sequence[Table]) -> list[str]:
+    """Its tables in a line each, and what does not agree, with the reasons."""
+    if not tables:
+        return []
+    apart = [
+        (table, entry)
+        for table in tables
+        for entry in table.entries
+        if entry.verdict in (verdict.DIFFERS, verdict.INCONCLUSIVE)
+    ]
+    causes = {why: number for number, why in enumerate({e.why: 0 for _, e in apart if e.why}, 1)}
+    lines = [
+        [
+            f'[{table.name.split("/")[1]}]({NUMBERS}#{_anchor(table.name)})',
+            *(str(count) for count in _counted([table])),
+        ]
+        for table in tables
+    ]
+    known = PAPERS.get(paper)
+    blocks = [f'## {known.name if known else paper}']
+    blocks += [f'{known.authors}: [what was run and seen]({known.page}).'] if known else []
+    blocks += [markdown_table(['', *VERDICTS], lines, 1)]
+    if apart:
+        rows = [
+            [table.name.split('/')[1], *e[:4], _off(e.judged), e.verdict + _note(causes.get(e.why))]
+            for table, e in apart
+        ]
+        head = ['', 'claim', 'published', 'ours', 'seeds', 'off', 'verdict']
+        blocks += ['What does not agree, or does not tell:', markdown_table(head, rows)]
+    return blocks + [f'[{number}] {why[0].upper()}{why[1:]}.' for why, number in causes.items()]
+
+
+def _by_number(table: Table) -> list[str | int]:
+    """Figure 2 comes before Figure 10."""
+    parts = re.split(r'(\d+)', table.name)
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+def _anchor(name: str) -> str:
+    return name.replace('/', '')
+
+
+def _all_numbers(tables: Sequence[Table], computed: Sequence[Sequence[str]]) -> str:
+    """The page of all numbers."""
+    blocks = [_section(table) for table in tables if table.entries and table.has_run]
+    silent = [table.name + table.links for table in tables if table.seconds and not table.entries]
     if silent:
         blocks += ['## Run, without a published number', f'{", ".join(silent)}.']
     if computed:
-        titles = {name: read_titled(file, 'studies')['title'] for name, file in computed.items()}
-        rows = [[n, t, stored.link('Figure', n, 'png').strip()] for n, t in titles.items()]
-        blocks += ['## Computed, not trained', COMPUTED, markdown_table(['table', '', ''], rows)]
-    top = [INTRODUCTION.rstrip(), head, '\n'.join(headlines), in_all]
-    return '\n\n'.join([*filter(None, top), *blocks]) + '\n'
+        blocks += [
+            '## Computed, not trained',
+            COMPUTED,
+            markdown_table(['table', '', ''], computed),
+        ]
+    return '\n\n'.join([ALL_NUMBERS.rstrip(), *blocks]) + '\n'
 
 
-def _headline(headline: Mapping[str, str], found: Sequence[Entry]) -> str:
-    """One sentence on a claim of a table. headline: its `text` and the `claim`."""
-    entry = next(entry for entry in found if entry.claim == headline['claim'])
-    ours = f'{entry.ours} here' if entry.ours else 'not run here, or otherwise'
-    verdict_of = f', {entry.verdict}' * bool(entry.ours)
-    return f'* {headline["text"]}: {entry.published} in the paper, {ours}{verdict_of}.'
-
-
-def _left_out(tables: Sequence[tuple[str, str, int]]) -> str:
-    """Tables without runs, those of one reason together: reason, table, numbers."""
-    reasons = dict.fromkeys(why for why, *_ in tables)
-    rows = []
-    for why in reasons:
-        names = [name for reason, name, _ in tables if reason == why]
-        numbers = sum(count for reason, _, count in tables if reason == why)
-        rows.append([', '.join(names), str(numbers or '-'), why])
+def _left_out(tables: Sequence[Table]) -> str:
+    """Tables without runs, those of one reason together."""
+    reasons: dict[str, list[Table]] = {}
+    for table in tables:
+        why = next((e.why for e in table.entries), table.published.get('not_run', ''))
+        reasons.setdefault(why, []).append(table)
+    rows = [
+        [', '.join(t.name for t in those), str(sum(len(t.entries) for t in those) or '-'), why]
+        for why, those in reasons.items()
+    ]
     return markdown_table(['tables', 'claims', 'why'], rows)
 
 
-def _counted(found: Sequence[Entry], kind: str) -> list[int]:
-    """How many entries of a kind have each verdict."""
-    verdicts = [entry.verdict for entry in found if entry.kind == kind]
+def _counted(tables: Sequence[Table], kind: str | None = None) -> list[int]:
+    """How many entries have each verdict, all or those of a kind."""
+    verdicts = [e.verdict for table in tables for e in table.entries if kind in (None, e.kind)]
     return [verdicts.count(each) for each in VERDICTS]
 
 
@@ -222,22 +234,22 @@ def _with_time(seconds: Seconds) -> str:
     return f'{text}, {duration(sum(seconds.values()))}{without}'
 
 
-def _section(name: str, published: Row, found: Sequence[Entry], after: str) -> str:
-    """after: what follows the title."""
-    lines = [f'## {name}', f'{published["title"]}: {metrics_in_words(published)}.{after}']
-    missing = [entry for entry in found if entry.verdict == NOT_RUN]
-    shown = [entry for entry in found if entry.verdict != NOT_RUN]
-    causes = {why: number for number, why in enumerate({e.why: 0 for e in shown if e.why}, 1)}
+def _section(table: Table) -> str:
+    published = table.published
+    words = f'{published["title"]}: {metrics_in_words(published)}.{table.links}'
+    lines = [f'## {table.name}', f'{words} {_with_time(table.seconds)}.']
+    missing = [entry for entry in table.entries if entry.verdict == NOT_RUN]
+    shown = [entry for entry in table.entries if entry.verdict != NOT_RUN]
     if shown:
-        rows = [[*e[:4], _off(e.judged), e.verdict + _note(causes.get(e.why))] for e in shown]
-        lines.append(
-            markdown_table(['claim', 'published', 'ours', 'seeds', 'off', 'verdict'], rows)
-        )
-    lines += [f'[{number}] {why[0].upper()}{why[1:]}.' for why, number in causes.items()]
+        rows = [[*e[:4], _off(e.judged), e.verdict] for e in shown]
+        head = ['claim', 'published', 'ours', 'seeds', 'off', 'verdict']
+        lines.append(markdown_table(head, rows))
     if missing or 'not_run' in published:
         numbers = f', {counted(len(missing), "number")}' if missing else ''
         why = f': {published["not_run"]}' if 'not_run' in published else ''
         lines.append(f'Not run{numbers}{why}.')
+    if table.again:
+        lines.append(f'{counted(table.again, "number")} more stand above.')
     return '\n\n'.join(lines)
 
 
