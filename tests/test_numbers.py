@@ -330,6 +330,7 @@ def runs_of_table(seed=0, reached=True):
                         'consensus_accuracy': rng.uniform(0.5, high, 6).tolist(),
                         'client_accuracy_mean': rng.uniform(0.3, 0.9, 6).tolist(),
                         'local_accuracy_mean': rng.uniform(0.3, 0.9, 6).tolist(),
+                        'model_deviation': rng.uniform(0.1, 0.9, 6).tolist(),
                         'client_loss_mean': np.sort(rng.uniform(0.1, 3, 6))[::-1].tolist(),
                         'mbytes_total': np.cumsum(rng.uniform(1, 2, 6)).tolist(),
                         'simulated_seconds': np.cumsum(rng.uniform(1, 2, 6)).tolist(),
@@ -367,6 +368,7 @@ def by_pandas(metric, frame, reference):
         return (good['round'].iloc[0], False) if len(good) else (last['round'], True)
     return {
         'accuracy_at': 100 * at.consensus_accuracy,
+        'deviation_at': at.model_deviation,
         'client_accuracy_at': 100 * at.client_accuracy_mean,
         'local_accuracy_at': 100 * at.local_accuracy_mean,
         'gap_at': 100 * (at.consensus_accuracy - at.client_accuracy_mean),

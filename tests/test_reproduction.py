@@ -240,6 +240,42 @@ def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
     assert found[0].ours == '90.1 (35.4) 85.1' and found[0].seeds == '2'
 
 
+def test_a_claim_may_have_a_number_a_difference_or_a_correlation():
+    ours = seeds('ntk_dfl-iid', (0.80, 0.85), (0.80, 0.86), (0.80, 0.85))
+    theirs = seeds('dfedavg-iid', (0.70, 0.825), (0.71, 0.835), (0.70, 0.825))
+    runs = {'ntk_dfl-iid': ours, 'dfedavg-iid': theirs}
+    both = ['ntk_dfl-iid', 'dfedavg-iid']
+    table = PUBLISHED | {'metric': 'accuracy_at', 'round': 2, 'rows': {}}
+    lead, one = ('ntk_dfl-iid - dfedavg-iid', 'ntk_dfl-iid - ntk_dfl-iid')
+    listed = [
+        {'text': 'by 2 to 3 points', 'effect': both, 'number': 2.5, 'tolerance': 0.5},
+        {'text': 'by 4 points', 'effect': both, 'number': 4},
+        {'text': 'a lead', 'order': [lead, one]},
+        {'text': 'no lead', 'order': [one, lead]},
+        {'text': 'together', 'correlation': ['accuracy_at', 'client_accuracy_at'], 'cells': both},
+        {'text': 'of few', 'correlation': ['accuracy_at', 'gap_at'], 'cells': both[:1]},
+    ]
+    found = claims.entries(table | {'claims': listed}, runs)
+    assert [e.verdict for e in found[:4]] == ['equal', 'differs', 'equal', 'differs']
+    assert found[0].published == '2.5 ± 0.5' and found[0].ours.startswith('2.5 ± ')
+    assert (found[4].seeds, found[5].verdict) == ('6 runs', 'inconclusive')
+    assert {entry.verdict for entry in claims.entries(table | {'claims': listed}, {})} == {
+        'not run'
+    }
+
+
+@pytest.mark.parametrize('sign, found', [(1, 'equal'), (-1, 'differs'), (0, 'inconclusive')])
+def test_a_correlation_is_that_of_scipy(sign, found):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=20)
+    y = sign * x + rng.normal(size=20)
+    judged, r = verdict.judge_correlation([*zip(x.tolist(), y.tolist(), strict=True)])
+    expected = scipy.stats.pearsonr(x, y)
+    low, high = expected.confidence_interval(0.95)
+    assert r == pytest.approx(expected.statistic)
+    assert judged.verdict == found == ('equal' if low > 0 else 'differs' if high < 0 else found)
+
+
 def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
     runs = {'ntk_dfl-iid': seeds('ntk_dfl-iid', *3 * [(0.8, 0.9)])}
     table = PUBLISHED | {

@@ -12,6 +12,7 @@ from dfl_jax.plain_text import counted
 from dfl_jax.results.curves import CLIENT_LOSS, CURVES, LOCAL_ACCURACY, Run, Runs
 
 CONSENSUS, CLIENT = CURVES
+DEVIATION = 'model_deviation'
 
 
 class Measured(NamedTuple):
@@ -146,6 +147,10 @@ METRICS = {
     ),
     'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}', CLIENT_LOSS),
     'loss_at': Metric(at_round(CLIENT_LOSS, 1), 'loss', 'mean test loss at {when}', CLIENT_LOSS),
+    'deviation_at': Metric(
+        *(at_round(DEVIATION, 1), 'deviation', 'model deviation at {when}', DEVIATION),
+        more_is_better=True,
+    ),
     'megabytes_saved': Metric(
         megabytes_saved,
         'MB saved',

@@ -70,7 +70,8 @@ def read_titled(file: Path, *names: str) -> Row:
 def needed_columns(published: Row, cells: Iterable[str]) -> dict[str, list[str]]:
     """{cell: what metric and panels take from the rows of its runs, 'round' apart}."""
     panels = published['panels']
-    metrics = [METRICS[part['metric']] for part in by_metric(published)]
+    claims = [claim for claim in published.get('claims', ()) if 'metric' in claim]
+    metrics = [METRICS[part['metric']] for part in (*by_metric(published), *claims)]
     shared = {metric.takes for metric in metrics if metric.takes}
     shared |= {panel.get('x', 'round') for panel in panels} - {'round', 'minibatches'}
     shared |= {c for panel in panels if 'lines' not in panel for c in panel_curves(panel)}

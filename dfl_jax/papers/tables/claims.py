@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 def entries(published: Row, runs: Runs, flagfiles: Mapping[str, Path] | None = None) -> list[Entry]:
     """Those of a table: its published numbers, effects and orders."""
     numbers = _numbers(published, runs, flagfiles or {})
-    return [*numbers, *_effects(published, runs), *_orders(published, runs)]
+    return [*numbers, *_effects(published, runs), *_claimed(published, runs)]
 
 
 def _numbers(published: Row, runs: Runs, flagfiles: Mapping[str, Path]) -> Iterator[Entry]:
@@ -108,32 +108,67 @@ def _by_seed(table: Row, runs: Runs, method: str, column: str) -> dict[str, Meas
     return {name: values[0] for name, values in measured.items() if values}
 
 
-def _orders(published: Row, runs: Runs) -> Iterator[Entry]:
+def _claimed(published: Row, runs: Runs) -> Iterator[Entry]:
+    """What captions, texts and figures without numbers say."""
     first = by_metric(published)[0]
     for claim in published.get('claims', ()):
-        part = first | {name: claim[name] for name in ('metric', 'round') if name in claim}
-        measured = [_measured(part, runs, cell) for cell in claim['order']]
-        names = (claim['text'],)
+        part = first | {n: claim[n] for n in ('metric', 'round', 'target') if n in claim}
         if claim.get('same'):
-            one, other = (_by_seed(part, runs, *cell.split('-', 1)) for cell in claim['order'])
-            apart = [Measured(v) for v in verdict.effects(part['metric'], one, other)]
-            judged = verdict.judge_same(part['metric'], one, other)
-            yield _entry(published, names, '0 between them', apart, judged, EFFECT)
-            continue
-        shown = ' > '.join(claim['order'])
-        if not all(measured):
-            yield _entry(published, names, shown, (), Judged(NOT_RUN), ORDER)
-            continue
-        steps = verdict.order_steps(part['metric'], measured)
-        between = ['' if step is None else f' ({step.t:.1f})' for step in steps]
-        means = [f'{mean(values)}' for values in measured]
-        text = ' '.join(map(''.join, zip(means, [*between, ''], strict=True)))
-        found = _entry(published, names, shown, (), Judged(verdict.judge_order(steps)), ORDER)
-        yield found._replace(ours=text, seeds=str(min(map(len, measured))))
+            yield _same(published, claim, part, runs)
+        elif 'effect' in claim:
+            yield _effect(published, claim, part, runs)
+        elif 'correlation' in claim:
+            yield _correlation(published, claim, part, runs)
+        else:
+            yield _order(published, claim, part, runs)
+
+
+def _same(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
+    one, other = (_by_seed(part, runs, *cell.split('-', 1)) for cell in claim['order'])
+    apart = [Measured(v) for v in verdict.effects(part['metric'], one, other)]
+    judged = verdict.judge_same(part['metric'], one, other)
+    return _entry(published, (claim['text'],), '0 between them', apart, judged, EFFECT)
+
+
+def _effect(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
+    """What one cell has over another, where a text has a number for it."""
+    one, other = (_by_seed(part, runs, *cell.split('-', 1)) for cell in claim['effect'])
+    values, number = verdict.effects(part['metric'], one, other), claim['number']
+    allowed = claim.get('tolerance', 0.0)
+    (judged,) = verdict.judge_effects(part['metric'], [values], [number], allowed)
+    text = f'{number:g} ± {allowed:g}' if allowed else f'{number:g}'
+    return _entry(published, (claim['text'],), text, [*map(Measured, values)], judged, EFFECT)
+
+
+def _correlation(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
+    """Whether two metrics rise together over the runs of some cells."""
+    of_runs = [run for cell in claim['cells'] for run in runs.get(cell, ())]
+    measured = [measure(part | {'metric': metric}, of_runs) for metric in claim['correlation']]
+    pairs = [(x.value, y.value) for x, y in zip(*measured, strict=True)]
+    judged, r = verdict.judge_correlation(pairs)
+    found = _entry(published, (claim['text'],), 'rising together', (), judged, ORDER)
+    return found._replace(ours=f'r = {r:.2f}' if pairs else '', seeds=f'{len(pairs)} runs')
+
+
+def _order(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
+    measured = [_measured(part, runs, cell) for cell in claim['order']]
+    names, shown = (claim['text'],), ' > '.join(claim['order'])
+    if not all(measured):
+        return _entry(published, names, shown, (), Judged(NOT_RUN), ORDER)
+    steps = verdict.order_steps(part['metric'], measured)
+    between = ['' if step is None else f' ({step.t:.1f})' for step in steps]
+    means = [f'{mean(values)}' for values in measured]
+    text = ' '.join(map(''.join, zip(means, [*between, ''], strict=True)))
+    found = _entry(published, names, shown, (), Judged(verdict.judge_order(steps)), ORDER)
+    return found._replace(ours=text, seeds=str(min(map(len, measured))))
 
 
 def _measured(part: Row, runs: Runs, cell: str) -> list[Measured]:
-    """The values of a cell of a claim, which may name its round: CELL@ROUND."""
+    """The values of a cell of a claim, which may name its round, CELL@ROUND, or what it has over
+    another of the same seeds, CELL - CELL."""
+    if ' - ' in cell:
+        one, other = (_by_seed(part, runs, *name.split('-', 1)) for name in cell.split(' - '))
+        return [Measured(v) for v in verdict.effects(part['metric'], one, other)]
     name, _, round = cell.partition('@')
     return measure_cell(part | ({'round': int(round)} if round else {}), runs, *name.split('-', 1))
 

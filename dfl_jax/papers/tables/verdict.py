@@ -26,6 +26,7 @@ SHARE = 0.15  # of a number of rounds, megabytes or a loss: the tolerance
 POINTS = 1.0  # of an accuracy
 LEAST = 0.1  # points, of an effect
 DEGREES = 2  # of freedom of a deviation, with fewer of which nothing is said
+CORRELATED = 5  # runs, with fewer of which a correlation says nothing
 WIDE = 3  # tolerances: half an interval beyond it says nothing
 
 
@@ -204,24 +205,41 @@ def effect(metric: str, one: float, other: float) -> float:
 
 
 def judge_effects(
-    metric: str, effects: Sequence[Sequence[float]], numbers: Sequence[float]
+    metric: str,
+    effects: Sequence[Sequence[float]],
+    numbers: Sequence[float],
+    tolerance: float = 0.0,
 ) -> list[Judged]:
     """The effects of a pair in several columns beside the published ones.
 
-    The tolerance of an effect is SHARE of it, of points never less than LEAST, and the standard
-    deviation is that of all columns.
+    The tolerance of an effect is SHARE of it, of points never less than LEAST, or the one that is
+    given if that is larger, and the standard deviation is that of all columns.
     """
     points = METRICS[metric].points
     spread, least = _spread(effects, relative=not points), LEAST if points else 0.0
     return [
         judge_mean(
             *(statistics.mean(values), len(values), spread),
-            *(number, max(SHARE * abs(number), least)),
+            *(number, max(SHARE * abs(number), least, tolerance)),
         )
         if values
         else Judged(NOT_RUN)
         for values, number in zip(effects, numbers, strict=True)
     ]
+
+
+def judge_correlation(pairs: Sequence[tuple[float, float]]) -> tuple[Judged, float]:
+    """Whether two columns rise together, and their correlation over runs.
+
+    *Equal* where the 95 % interval of Fisher's z lies above 0, *differs* where it lies below.
+    """
+    x, y = zip(*pairs, strict=True) if pairs else ((), ())
+    if len(pairs) < CORRELATED or min(len(set(x)), len(set(y))) < 2:
+        return Judged(INCONCLUSIVE if pairs else NOT_RUN), math.nan
+    r = statistics.correlation(x, y)
+    z = math.atanh(r) if abs(r) < 1 else math.copysign(math.inf, r)
+    reach = statistics.NormalDist().inv_cdf(0.975) / math.sqrt(len(pairs) - 3)
+    return Judged(EQUAL if z > reach else DIFFERS if z < -reach else INCONCLUSIVE), r
 
 
 def judge_same(metric: str, of: Mapping[str, Measured], over: Mapping[str, Measured]) -> Judged:
