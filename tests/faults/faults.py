@@ -630,7 +630,7 @@ FAULTS = [
     Fault(
         'the prediction interval of our mean in place of one more run',
         'dfl_jax/papers/tables/verdict.py',
-        'math.sqrt(1 + 1 / runs)',
+        'math.sqrt(1 / mean_of + 1 / runs)',
         'math.sqrt(1 / runs)',
         'test_reproduction.py::test_a_number_beside_a_mean_with_its_interval',
     ),
