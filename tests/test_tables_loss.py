@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import linregress, t
 from test_tables import SETTINGS, curve, draw, legend_of, table_of, write_run
 
+from dfl_jax.papers.tables import claims, verdict
 from dfl_jax.papers.tables.panels import table_panels, ylabel
 from dfl_jax.papers.tables.plot_panels import draw_panels
 from dfl_jax.results import curves, table
@@ -73,6 +74,17 @@ def test_a_mean_curve_is_measured_with_the_deviation_of_the_jackknife():
     other = losses(2, 1, 0.5) | {'round': [1, 3, 4]}  # the rounds that both have
     found = [v.value for v in measure(published, [late[0], other])]
     assert np.mean(found) == pytest.approx(1 + 2 * 1 / 1.25)
+
+
+@pytest.mark.parametrize('number, found', [(0.45, 'equal'), (1, 'differs')])
+def test_an_exponent_beside_a_published_one(number, found):
+    claim = {'text': 'grows', 'exponent': 'he', 'number': number}
+    table = PUBLISHED | {'title': 'losses', 'claims': [claim]}
+    (entry,) = claims.entries(table, law(0.45))
+    assert (entry.verdict, entry.ours, entry.published) == (found, '0.45 ± 0.00', f'{number:g}')
+    assert claims.entries(table, {})[0].verdict == 'not run'
+    noisy = [verdict.judge_interval(0.4, half, 0.45, 0.07).verdict for half in (0.01, 0.06, 0.03)]
+    assert noisy == ['equal', 'consistent', 'inconclusive']
 
 
 def test_the_loss_at_a_round_is_not_in_percent():

@@ -12,6 +12,7 @@ from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.tables import verdict
 from dfl_jax.papers.tables.verdict import NOT_RUN, Judged
 from dfl_jax.results.curves import Run, Runs
+from dfl_jax.results.fits import fitted_laws
 from dfl_jax.results.measured import (
     Measured,
     by_metric,
@@ -117,6 +118,8 @@ def _claimed(published: Row, runs: Runs) -> Iterator[Entry]:
             yield _same(published, claim, part, runs)
         elif 'effect' in claim:
             yield _effect(published, claim, part, runs)
+        elif 'exponent' in claim:
+            yield _exponent(published, claim, runs)
         elif 'correlation' in claim:
             yield _correlation(published, claim, part, runs)
         else:
@@ -138,6 +141,19 @@ def _effect(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
     (judged,) = verdict.judge_effects(part['metric'], [values], [number], allowed)
     text = f'{number:g} ± {allowed:g}' if allowed else f'{number:g}'
     return _entry(published, (claim['text'],), text, [*map(Measured, values)], judged, EFFECT)
+
+
+def _exponent(published: Row, claim: Row, runs: Runs) -> Entry:
+    """That of a method's power law (`fit`)."""
+    law, number = fitted_laws(published, runs).get(claim['exponent']), claim['number']
+    judged, ours = Judged(NOT_RUN), ''
+    if law:
+        near = verdict.SHARE * abs(number)
+        judged = verdict.judge_interval(law.exponent, law.error, number, near)
+        ours = f'{law.exponent:.2f} ± {law.error:.2f}'
+    words = judged._replace(half=None)
+    found = _entry(published, (claim['text'],), f'{number:g}', (), words)
+    return found if found.verdict == NOT_RUN else found._replace(ours=ours, seeds='', judged=judged)
 
 
 def _correlation(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:

@@ -118,6 +118,21 @@ def judge_mean(
     return Judged(found, tolerances, half)
 
 
+def judge_interval(centre: float, half: float, number: float, near: float) -> Judged:
+    """A fitted number with half of its 95 % interval beside a published one and its tolerance.
+
+    It has no prediction interval: *consistent* is a number that lies in ours, wider than that be.
+    """
+    off = centre - number
+    if abs(off) + half <= near:
+        found = EQUAL
+    elif abs(off) <= half:
+        found = CONSISTENT
+    else:
+        found = DIFFERS if abs(off) - half > near else INCONCLUSIVE
+    return Judged(found, off / near, half)
+
+
 def _of_bounds(values: Sequence[Measured], number: Measured, near: float) -> str:
     """Where a run ended early, or the paper's did."""
     least, most = number.value - near, number.value + near
