@@ -34,7 +34,7 @@ integration: $(VENV)/.installed-test $(VENV)/.installed-nt  ## tests of whole co
 	@$(BIN)/python -m pytest -q -m 'integration and not slow' -n $(WORKERS) --dist=loadfile \
 	  --no-loadscope-reorder $(ARGS)
 
-slow: $(VENV)/.installed-test $(VENV)/.installed-nt  ## the slow tests, for which the cases of the others stand, an hour
+slow: $(VENV)/.installed-test $(VENV)/.installed-nt  ## the slow tests: further cases of what the others test, an hour
 	@$(BIN)/python -m pytest -q -m slow -n $(WORKERS) --dist=loadfile $(ARGS)
 
 quick: $(VENV)/.installed-test  ## the tests to run while working, under 90 seconds

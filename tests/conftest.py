@@ -68,9 +68,8 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     jax.config.update('jax_numpy_rank_promotion', 'raise')
-    jax.config.update(
-        'jax_traceback_in_locations_limit', 0
-    )  # which programs carry: 5 % of the time
+    # Programs carry tracebacks of every operation: 5 % of the time
+    jax.config.update('jax_traceback_in_locations_limit', 0)
     cache = getattr(config, 'cache', None)
     if cache is not None:  # absent under -p no:cacheprovider
         jax.config.update('jax_compilation_cache_dir', str(cache.mkdir('jax')))

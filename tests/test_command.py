@@ -63,11 +63,14 @@ def test_an_error_is_one_line_that_steers_no_terminal(capsys):
     assert len(line) < 1100
 
 
-def test_help_whose_reader_leaves_ends_without_a_word():
-    command = f'{sys.executable} -m experiments.run --helpfull | head -1'
-    env = os.environ | {'PYTHONUNBUFFERED': '1'}
+@pytest.mark.parametrize(
+    'words, unbuffered', [('--helpfull | head -1', '1'), ('--help | true', '')]
+)
+def test_help_whose_reader_leaves_ends_without_a_word(words, unbuffered):
+    command = f'{sys.executable} -m experiments.run {words}'
+    env = os.environ | {'PYTHONUNBUFFERED': unbuffered}
     ran = subprocess.run(command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert ran.stdout and not ran.stderr
+    assert bool(ran.stdout) == ('head' in words) and not ran.stderr
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ ALIKE = (
     *('dec_fed_dropout', 'dfedavg'),
 )
 OF_EACH_KIND = ('dpsgd', 'dsgt', 'ntk_dfl', 'dec_fedavg')  # under every codec
-OF_TWO_MESSAGES = ('sgp', 'relay_sgd', 'dispfl', 'spark', 'dfml')  # under one
+OF_TWO_MESSAGES = ('sgp', 'beer', 'relay_sgd', 'dispfl', 'spark', 'dfml', 'dec_fml')  # under one
 CODECS = {
     '8 bits': {'bits': 8},
     'top-k': {'sparsity': 0.9},

@@ -51,6 +51,8 @@ def spread(deviation, degrees=4, relative=True):
         ('rounds_to', values(98, 100, 102), 114, 0.004, 'equal'),
         ('rounds_to', values(98, 100, 102), 130, 0.02, 'differs'),
         ('rounds_to', values(100, 120, 140), 160, 0.17, 'consistent'),
+        ('rounds_to', values(10, 120, 230), 200, 1, 'inconclusive'),  # inside, and too wide
+        ('rounds_to', values(10, 12, 14), 1.1, 0.25, 'differs'),  # however wide: 12 +- 5
     ],
 )
 def test_a_number_beside_a_mean_with_its_interval(metric, measured, number, deviation, found):
@@ -252,13 +254,21 @@ def test_a_claim_may_have_a_number_a_difference_or_a_correlation():
         {'text': 'by 4 points', 'effect': both, 'number': 4},
         {'text': 'a lead', 'order': [lead, one]},
         {'text': 'no lead', 'order': [one, lead]},
-        {'text': 'together', 'correlation': ['accuracy_at', 'client_accuracy_at'], 'cells': both},
-        {'text': 'of few', 'correlation': ['accuracy_at', 'gap_at'], 'cells': both[:1]},
+        {'text': 'few cells', 'correlation': ['accuracy_at', 'client_accuracy_at'], 'cells': both},
+        {'text': 'at a round', 'effect': ['ntk_dfl-iid@1', 'ntk_dfl-iid@2'], 'number': -5.3},
     ]
     found = claims.entries(table | {'claims': listed}, runs)
     assert [e.verdict for e in found[:4]] == ['equal', 'differs', 'equal', 'differs']
     assert found[0].published == '2.5 ± 0.5' and found[0].ours.startswith('2.5 ± ')
-    assert (found[4].seeds, found[5].verdict) == ('6 runs', 'inconclusive')
+    assert (found[4].seeds, found[4].verdict) == ('2 cells', 'inconclusive')
+    assert found[5].verdict == 'consistent' and found[5].ours.startswith('-5.333')
+    fewer = table | {'metric': 'rounds_to', 'target': 0.6}  # a difference of rounds: less is better
+    runs = {
+        f'{m}-iid': seeds(f'{m}-iid', *[(0.5,) * r + (0.7,)] * 3)
+        for m, r in zip('abc', (2, 9, 20), strict=True)
+    }
+    order = {'text': 'of differences', 'order': ['b-iid - a-iid', 'c-iid - a-iid']}
+    assert claims.entries(fewer | {'claims': [order]}, runs)[0].verdict == 'equal'
     assert {entry.verdict for entry in claims.entries(table | {'claims': listed}, {})} == {
         'not run'
     }
@@ -274,6 +284,8 @@ def test_a_correlation_is_that_of_scipy(sign, found):
     low, high = expected.confidence_interval(0.95)
     assert r == pytest.approx(expected.statistic)
     assert judged.verdict == found == ('equal' if low > 0 else 'differs' if high < 0 else found)
+    broken = verdict.judge_correlation([*zip(x.tolist(), [math.nan, *y[1:].tolist()], strict=True)])
+    assert broken[0].verdict == 'inconclusive'
 
 
 def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():

@@ -269,7 +269,6 @@ RANDOM = {  # settings under which a method draws
     'gossip_steps': 2,
 }
 REFUSING = {'ntk_dfl': ('subsampling',)}  # settings that do not go with the others
-ALIKE = ('dec_fedavg', 'dec_fml', 'def_kt', 'ad_psgd', 'gossip_learning')  # as dfml and swift
 COMMON = ('ntk_dfl', 'dpsgd', 'choco_sgd', 'beer', 'dispfl', 'dec_fed_dropout', 'swift')
 
 
@@ -305,11 +304,7 @@ def noisy(name: str, data: str):
 @pytest.mark.parametrize(
     'name',
     [
-        pytest.param(
-            name,
-            marks=[pytest.mark.integration] * (name not in COMMON)
-            + [pytest.mark.slow] * (name in ALIKE),
-        )
+        pytest.param(name, marks=() if name in COMMON else pytest.mark.integration)
         for name in distinct()
     ],
 )

@@ -69,8 +69,10 @@ def test_a_mean_curve_is_measured_with_the_deviation_of_the_jackknife():
     assert np.std(found, ddof=1) == pytest.approx(2 * np.std(without, ddof=1))
     assert measure(published, late[2:]) == [Measured(4, bound=True)]
     assert measure(published, [late[0], losses(9, 9, 9, 9)]) == [Measured(4, bound=True)] * 2
-    alone = measure(published, [late[0], losses(2, 1.2, 1.2, 1.2)])
-    assert np.isnan([value.value for value in alone]).all()
+    (alone,) = measure(published, [late[0], losses(2, 1.2, 1.2, 1.2)])
+    assert alone.value == pytest.approx(2 + 0.1 / 0.25) and not alone.bound
+    with pytest.raises(ValueError, match='no round is evaluated in all of'):
+        measure(published, [losses(2, 1), losses(2, 1) | {'round': [3, 4]}])
     other = losses(2, 1, 0.5) | {'round': [1, 3, 4]}  # the rounds that both have
     found = [v.value for v in measure(published, [late[0], other])]
     assert np.mean(found) == pytest.approx(1 + 2 * 1 / 1.25)

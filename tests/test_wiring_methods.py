@@ -122,7 +122,6 @@ LATE = {
     'spark',
     *(name for name, method in METHODS.items() if method.heterogeneous),
 }
-SLOW = ('ntk_fl', 'def_kt', 'dec_fml', 'dec_fed_dropout')
 TRAINING = {field.name for field in dataclasses.fields(LocalTraining)}
 
 
@@ -143,7 +142,7 @@ def distinct() -> list[str]:
 FACTORIES = [
     pytest.param(
         name,
-        marks=[pytest.mark.integration] * (name in LATE) + [pytest.mark.slow] * (name in SLOW),
+        marks=[pytest.mark.integration] * (name in LATE),
     )
     for name in distinct()
 ]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dfl_jax.cli import interrupts, streams
-from dfl_jax.cli.command import as_typed, fail
+from dfl_jax.cli.command import as_typed, fail, to_a_reader
 from dfl_jax.method_settings import nearest
 
 COMMANDS = {  # name -> the package and what it does
@@ -37,7 +37,8 @@ def main(name: str | None = None) -> None:
         sys.argv[:2] = [f'dfl-jax {name}']
     package, _ = COMMANDS[name]
     if sys.argv[1:] in (['--help'], ['-h']) and (text := stored_help(name)):
-        print(text, end='')
+        with to_a_reader():
+            print(text, end='')
         sys.exit(0)
     try:
         command = importlib.import_module(f'dfl_jax.{package}.command')

@@ -77,6 +77,16 @@ def as_typed() -> str:
     return f'python -m {spec.name.removesuffix(".__main__")}' if spec else Path(sys.argv[0]).name
 
 
+@contextlib.contextmanager
+def to_a_reader() -> Iterator[None]:
+    """Prints whole, or in silence only what a reader wants who leaves, as of `--help | head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the flush at the end must not fail, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def fail(message: str, status: int = 1) -> int:
     """Prints the error in one line; returns the status."""
     print(f'error: {in_a_line(message)}', file=sys.stderr)

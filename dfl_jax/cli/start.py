@@ -4,13 +4,12 @@ Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
 import functools
-import os
 import sys
 from types import ModuleType
 
 from absl import app, flags
 
-from dfl_jax.cli.command import PathParser, as_typed, fail, in_flags
+from dfl_jax.cli.command import PathParser, as_typed, fail, in_flags, to_a_reader
 from dfl_jax.flagfiles import with_flagfiles
 
 HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
@@ -36,11 +35,8 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
             from dfl_jax.cli.help import show
 
             rest = [argv[0], *(a for a in arguments if a not in HELP)]
-            try:
+            with to_a_reader():
                 show(command, as_typed(), rest, full='--helpfull' in asked_for)
-                sys.stdout.flush()
-            except BrokenPipeError:  # `--help | head`; the flush at the end must not fail, too
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         called, *rest = flags.FLAGS([argv[0], *arguments])
         return [called, *map(PathParser().parse, rest)]

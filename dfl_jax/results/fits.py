@@ -94,7 +94,9 @@ def _by_size(published: Row, runs: Runs) -> dict[str, dict[float, list[Measured]
 
 def _reached(cells: Mapping[Any, Sequence[Measured]]) -> dict[Any, list[float]]:
     """The values of each cell that are no bounds."""
-    return {n: [v.value for v in values if not v.bound] for n, values in cells.items()}
+    return {
+        n: [v.value for v in values if not v.bound and v.value > 0] for n, values in cells.items()
+    }
 
 
 def slowdowns(

@@ -1,7 +1,6 @@
 """The metrics of the tables (see docs/tables.md): a number of a run, and its words."""
 
 import itertools
-import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -213,33 +212,43 @@ def of_mean_curve(metric: Callable[[Run], Measured | None], runs: Sequence[Run])
     """The metric of the mean curve of the runs, as numbers of single runs that have it as mean.
 
     They are the jackknife's (Tukey, 1958): their standard deviation, over the root of their number,
-    is the jackknife's standard error of that metric. All are NaN where it tells nothing, because
-    without one of the runs the mean curve never gets there.
+    is the jackknife's standard error of that metric. It is told as of one run where it tells
+    nothing, because without one of the runs the mean curve never gets there.
     """
     whole = metric(_mean_curve(runs))
+    if whole is None or whole.bound:
+        return [whole] * len(runs) if whole else []
     without = [metric(_mean_curve([r for r in runs if r is not run])) for run in runs]
-    if whole is None or whole.bound or None in without:
-        return [] if whole is None else [whole] * len(runs)
-    if any(value.bound for value in without if value):
-        return [Measured(math.nan)] * len(runs)
-    values = [value.value for value in without if value]
+    values = [value.value for value in without if value and not value.bound]
+    if len(values) < len(runs):
+        return [whole]
     centre = statistics.mean(values)
     return [Measured(whole.value + (len(runs) - 1) * (centre - value)) for value in values]
 
 
 def _mean_curve(runs: Sequence[Run]) -> Run:
-    """The mean of every column over the runs, in the rounds that all of them have evaluated."""
+    """The mean of every column of numbers over the runs, in the rounds that all have evaluated.
+
+    Raises ValueError where they have none in common.
+    """
     by_round = [{round: i for i, round in enumerate(run['round'])} for run in runs]
     rounds = sorted(set.intersection(*(set(places) for places in by_round)))
-    names = [name for name in runs[0] if isinstance(runs[0][name], list)]
-    mean_of = {
+    if not rounds:
+        every = ', '.join(str(run.get('run')) for run in runs)
+        raise ValueError(f'no round is evaluated in all of {every}, whose mean curve is asked for')
+    names = [
+        name
+        for name in runs[0]
+        if all(isinstance(run.get(name), list) for run in runs)
+        and all(isinstance(run[name][0], int | float) for run in runs)
+    ]
+    return {
         name: [
             statistics.mean(run[name][at[round]] for run, at in zip(runs, by_round, strict=True))
             for round in rounds
         ]
         for name in names
     }
-    return mean_of | {'round': rounds}
 
 
 def measure_cell(table: Row, runs: Runs, method: str, column: str) -> list[Measured]:

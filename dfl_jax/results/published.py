@@ -46,8 +46,8 @@ def read_published(file: Path) -> Row:
     """A table, as docs/tables.md describes it. Raises ValueError for what is none."""
     published = read_titled(file, 'columns', 'rows', 'panels')
     parts = by_metric(published | {'rows': {}})
-    claims = [claim for claim in published.get('claims', ()) if 'metric' in claim]
-    if unknown := {str(part.get('metric')) for part in (*parts, *claims)} - {*METRICS}:
+    of_claims = {str(m) for claim in published.get('claims', ()) for m in _metrics_of(claim)}
+    if unknown := (of_claims | {str(part.get('metric')) for part in parts}) - {*METRICS}:
         raise ValueError(f'{file}: its metric {min(unknown)} is none of {", ".join(METRICS)}')
     width = len(published['columns'])
     for method, row in published['rows'].items():
@@ -70,15 +70,28 @@ def read_titled(file: Path, *names: str) -> Row:
 def needed_columns(published: Row, cells: Iterable[str]) -> dict[str, list[str]]:
     """{cell: what metric and panels take from the rows of its runs, 'round' apart}."""
     panels = published['panels']
-    claims = [claim for claim in published.get('claims', ()) if 'metric' in claim]
-    metrics = [METRICS[part['metric']] for part in (*by_metric(published), *claims)]
+    metrics = [METRICS[part['metric']] for part in by_metric(published)]
     shared = {metric.takes for metric in metrics if metric.takes}
     shared |= {panel.get('x', 'round') for panel in panels} - {'round', 'minibatches'}
     shared |= {c for panel in panels if 'lines' not in panel for c in panel_curves(panel)}
     shared |= {'client_accuracy_quantiles' for panel in panels if 'rounds' in panel}
     lines = [(panel, line) for panel in panels for line in panel.get('lines', ())]
     shown = {(line['cell'], line_curve(panel, line)) for panel, line in lines}
+    for claim in published.get('claims', ()):
+        taken = [METRICS[metric].takes for metric in _metrics_of(claim)]
+        shown |= {(cell, name) for cell in _cells_of(claim) for name in taken if name}
     return {
         cell: [*CURVES, *sorted((shared | {name for c, name in shown if c == cell}) - {*CURVES})]
         for cell in cells
     }
+
+
+def _metrics_of(claim: Row) -> list[str]:
+    """The metrics that a claim names."""
+    return [*claim.get('correlation', ()), *([claim['metric']] if 'metric' in claim else [])]
+
+
+def _cells_of(claim: Row) -> set[str]:
+    """The cells that a claim names, without their rounds."""
+    named = [cell for field in ('order', 'effect', 'cells') for cell in claim.get(field, ())]
+    return {one.partition('@')[0] for cell in named for one in cell.split(' - ')}

@@ -637,8 +637,8 @@ FAULTS = [
     Fault(
         'effects of runs that are not paired by their seeds',
         'dfl_jax/papers/tables/verdict.py',
-        'pairs = [(of[seed], over[seed]) for seed in sorted(of.keys() & over.keys())]',
-        'pairs = [*zip(of.values(), [*over.values()][::-1])]',
+        'return [(of[seed], over[seed]) for seed in sorted(of.keys() & over.keys())]',
+        'return [*zip(of.values(), [*over.values()][::-1])]',
         'test_reproduction.py::test_an_effect_is_of_runs_paired_by_their_seeds',
     ),
     Fault(

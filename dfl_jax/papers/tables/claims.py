@@ -87,7 +87,7 @@ def _effects(published: Row, runs: Runs) -> Iterator[Entry]:
                 if not any(n is None or paper_number(n).bound for n in two)
             }
             ours = [
-                verdict.effects(metric, *(_by_seed(part, runs, m, column) for m in methods))
+                verdict.effects(metric, *(_by_seed(part, runs, f'{m}-{column}') for m in methods))
                 for column in numbers
             ]
             judged = verdict.judge_effects(metric, ours, [*numbers.values()])
@@ -97,9 +97,10 @@ def _effects(published: Row, runs: Runs) -> Iterator[Entry]:
                 yield _entry(published, (claim,), paper, measured, each, EFFECT)
 
 
-def _by_seed(table: Row, runs: Runs, method: str, column: str) -> dict[str, Measured]:
-    """The metric of each run of a cell, by what its name ends with."""
-    part, cell = in_column(table, column), f'{method}-{column}'
+def _by_seed(table: Row, runs: Runs, cell: str) -> dict[str, Measured]:
+    """The metric of each run of CELL or CELL@ROUND, by what its name ends with."""
+    at, method, column = _at(table, cell)
+    part, cell = in_column(at, column), f'{method}-{column}'
     reference = runs.get(f'{table.get("reference")}-{column}', [])
 
     def seed(run: Run) -> str:
@@ -127,7 +128,7 @@ def _claimed(published: Row, runs: Runs) -> Iterator[Entry]:
 
 
 def _same(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
-    one, other = (_by_seed(part, runs, *cell.split('-', 1)) for cell in claim['order'])
+    one, other = (_by_seed(part, runs, cell) for cell in claim['order'])
     apart = [Measured(v) for v in verdict.effects(part['metric'], one, other)]
     judged = verdict.judge_same(part['metric'], one, other)
     return _entry(published, (claim['text'],), '0 between them', apart, judged, EFFECT)
@@ -135,7 +136,7 @@ def _same(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
 
 def _effect(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
     """What one cell has over another, where a text has a number for it."""
-    one, other = (_by_seed(part, runs, *cell.split('-', 1)) for cell in claim['effect'])
+    one, other = (_by_seed(part, runs, cell) for cell in claim['effect'])
     values, number = verdict.effects(part['metric'], one, other), claim['number']
     allowed = claim.get('tolerance', 0.0)
     (judged,) = verdict.judge_effects(part['metric'], [values], [number], allowed)
@@ -157,13 +158,16 @@ def _exponent(published: Row, claim: Row, runs: Runs) -> Entry:
 
 
 def _correlation(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
-    """Whether two metrics rise together over the runs of some cells."""
-    of_runs = [run for cell in claim['cells'] for run in runs.get(cell, ())]
-    measured = [measure(part | {'metric': metric}, of_runs) for metric in claim['correlation']]
-    pairs = [(x.value, y.value) for x, y in zip(*measured, strict=True)]
+    """Whether two metrics rise together over the means of some cells."""
+    pairs = []
+    for cell in claim['cells']:
+        both = [_measured(part | {'metric': m}, runs, cell) for m in claim['correlation']]
+        if all(both) and not any(mean(values).bound for values in both):
+            x, y = (mean(values).value for values in both)
+            pairs.append((x, y))
     judged, r = verdict.judge_correlation(pairs)
     found = _entry(published, (claim['text'],), 'rising together', (), judged, ORDER)
-    return found._replace(ours=f'r = {r:.2f}' if pairs else '', seeds=f'{len(pairs)} runs')
+    return found._replace(ours=f'r = {r:.2f}' if pairs else '', seeds=f'{len(pairs)} cells')
 
 
 def _order(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
@@ -180,13 +184,18 @@ def _order(published: Row, claim: Row, part: Row, runs: Runs) -> Entry:
 
 
 def _measured(part: Row, runs: Runs, cell: str) -> list[Measured]:
-    """The values of a cell of a claim, which may name its round, CELL@ROUND, or what it has over
-    another of the same seeds, CELL - CELL."""
+    """The values of a cell of a claim: CELL, CELL@ROUND, or the difference CELL - CELL by seed."""
     if ' - ' in cell:
-        one, other = (_by_seed(part, runs, *name.split('-', 1)) for name in cell.split(' - '))
-        return [Measured(v) for v in verdict.effects(part['metric'], one, other)]
+        return verdict.differences(*(_by_seed(part, runs, one) for one in cell.split(' - ')))
+    at, method, column = _at(part, cell)
+    return measure_cell(at, runs, method, column)
+
+
+def _at(table: Row, cell: str) -> tuple[Row, str, str]:
+    """The table at the round of CELL@ROUND, if it names one, the method and the column."""
     name, _, round = cell.partition('@')
-    return measure_cell(part | ({'round': int(round)} if round else {}), runs, *name.split('-', 1))
+    method, column = name.split('-', 1)
+    return table | ({'round': int(round)} if round else {}), method, column
 
 
 def _entry(

@@ -60,15 +60,29 @@ def quadratics(clients: int, dimension: int, *, zeta2: float, seed: int = 0) -> 
         raise ValueError(f'one client has no gradient at its optimum; use zeta2=0, not {zeta2}')
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.normal(size=(clients, dimension, dimension)))[0] for _ in '12')
+    minima, optimum = rng.normal(size=(clients, dimension)), rng.normal(size=dimension)
+    return quadratics_of(left, right, minima, optimum, zeta2)
+
+
+def quadratics_of(
+    left: np.ndarray, right: np.ndarray, minima: np.ndarray, optimum: np.ndarray, zeta2: float
+) -> Quadratics:
+    """`quadratics` from their directions.
+
+    Args:
+      left, right: the singular vectors of every A_i, orthogonal [M, d, d].
+      minima: where the clients' own minima lie from each other, [M, d].
+      optimum: [d], of any length.
+    """
+    clients, dimension = minima.shape
     a = left * np.linspace(0.5, 1, dimension) @ right  # [M, d, d]
     hessian = np.einsum('mki,mkj->ij', a, a) / clients
-    own = np.einsum('mki,mi->mk', a, rng.normal(size=(clients, dimension)))  # b_i
+    own = np.einsum('mki,mi->mk', a, minima)  # b_i
     centre = np.linalg.solve(hessian, np.einsum('mki,mk->i', a, own) / clients)
     own -= a @ centre  # now the optimum is zero
     gradients = np.einsum('mki,mk->mi', a, own)
     own *= np.sqrt(zeta2 / np.mean(np.sum(gradients**2, axis=1)))
-    direction = rng.normal(size=dimension)
-    optimum = direction / np.linalg.norm(direction)
+    optimum = optimum / np.linalg.norm(optimum)
     data = a, own + a @ optimum, np.ones((clients, dimension), bool)
     return Quadratics(Clients(*map(jnp.asarray, data)), jnp.asarray(optimum), jnp.asarray(hessian))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dfl_jax.papers.tables import verdict
-from dfl_jax.papers.tables.claims import KINDS
+from dfl_jax.papers.tables.claims import KINDS, Entry
 from dfl_jax.papers.tables.missing import duration
 from dfl_jax.papers.tables.stored import Seconds, Stored, Table, judged_tables
 from dfl_jax.papers.tables.verdict import NOT_RUN, VERDICTS, Judged
@@ -56,11 +56,11 @@ RULE = f"""\
 * *{verdict.EQUAL}*: the 95 % interval of our mean lies within the tolerance of the published
   number: {verdict.POINTS:g} point of an accuracy, else {100 * verdict.SHARE:.0f} %, but never less
   than a round.
-* *{verdict.CONSISTENT}*: the number lies in the prediction interval of one more run of ours, or of
-  as many as the paper averages.
+* *{verdict.CONSISTENT}*: our runs cannot tell it from ours: it lies in the 95 % prediction interval
+  of one more run of ours, or of as many as the paper averages.
 * *{verdict.DIFFERS}*: it lies outside, and our interval outside the tolerance.
-* *{verdict.INCONCLUSIVE}*: it lies outside, but our interval reaches into the tolerance; or half of
-  our interval is wider than {verdict.WIDE} tolerances; or there are too few runs or rounds to say.
+* *{verdict.INCONCLUSIVE}*: it lies outside, but our interval reaches into the tolerance; or inside,
+  but half of our interval is wider than {verdict.WIDE} tolerances; or runs or rounds are too few.
 * *{NOT_RUN}*: there are no runs, or they measured something else, which is said.
 
 `ours` is the mean, plus or minus half of its 95 % interval. The interval is Student's, with the
@@ -77,6 +77,8 @@ Between the means stands the Welch t by which the one before is better; where it
 95 % of its distribution, the pair is a tie. The order is
 *{verdict.EQUAL}* where all pairs are in order, *{verdict.CONSISTENT}* where some are and the others
 are ties, *{verdict.DIFFERS}* where a pair is the other way round, else *{verdict.INCONCLUSIVE}*.
+The exponent of a power law is judged as a number, by the interval of the fit. Two quantities rise
+together, which counts as an order, where the 95 % interval of their correlation lies above 0.
 *Logs* are numbers of the authors' logs, which no paper prints. A number that several tables print
 is listed once, in the first.
 """
@@ -102,10 +104,11 @@ def pages(tables: Mapping[str, Path], folder: Path) -> dict[str, str]:
     tables: published.json or computed.json, by PAPER/TABLE; folder: of the curves.
     """
     computed = {name: file for name, file in sorted(tables.items()) if file.stem == 'computed'}
-    read = {n: read_published(f) for n, f in sorted(tables.items()) if n not in computed}
+    names = sorted(tables.keys() - computed.keys(), key=_by_number)
+    read = {name: read_published(tables[name]) for name in names}
     flagfiles = {n: flagfiles_of(read[n], tables[n].parent) for n in read}
     stored = Stored(folder, flagfiles)
-    found = sorted(judged_tables(read, flagfiles, stored), key=_by_number)
+    found = [*judged_tables(read, flagfiles, stored)]
     titles = {name: read_titled(file, 'studies')['title'] for name, file in computed.items()}
     rows = [[n, t, stored.link('Figure', n, 'png').strip()] for n, t in titles.items()]
     return {PAGE: _summary(found), NUMBERS: _all_numbers(found, rows)}
@@ -139,7 +142,7 @@ def _summary(tables: Sequence[Table]) -> str:
     ]
     for paper, those in papers.items():
         blocks += _of_paper(paper, [table for table in those if table.has_run and table.entries])
-    left_out = [t for t in tables if not t.has_run and (t.entries or not t.again)]
+    left_out = [table for table in tables if not table.has_run]
     blocks += ['## Not run', _left_out(left_out)] if left_out else []
     return '\n\n'.join([*filter(None, blocks), RULE.rstrip()]) + '\n'
 
@@ -159,7 +162,7 @@ def _of_paper(paper: str, tables: Sequence[Table]) -> list[str]:
         for entry in table.entries
         if entry.verdict in (verdict.DIFFERS, verdict.INCONCLUSIVE)
     ]
-    causes = {why: number for number, why in enumerate({e.why: 0 for _, e in apart if e.why}, 1)}
+    causes = _numbered([entry for _, entry in apart])
     lines = [
         [
             f'[{table.name.split("/")[1]}]({NUMBERS}#{_anchor(table.name)})',
@@ -178,12 +181,21 @@ def _of_paper(paper: str, tables: Sequence[Table]) -> list[str]:
         ]
         head = ['', 'claim', 'published', 'ours', 'seeds', 'off', 'verdict']
         blocks += ['What does not agree, or does not tell:', markdown_table(head, rows)]
-    return blocks + [f'[{number}] {why[0].upper()}{why[1:]}.' for why, number in causes.items()]
+    return blocks + _notes(causes)
 
 
-def _by_number(table: Table) -> list[str | int]:
+def _numbered(entries: Sequence[Entry]) -> dict[str, int]:
+    """The notes on some entries, numbered from one."""
+    return {why: number for number, why in enumerate({e.why: 0 for e in entries if e.why}, 1)}
+
+
+def _notes(causes: Mapping[str, int]) -> list[str]:
+    return [f'[{number}] {why[0].upper()}{why[1:]}.' for why, number in causes.items()]
+
+
+def _by_number(name: str) -> list[str | int]:
     """Figure 2 comes before Figure 10."""
-    parts = re.split(r'(\d+)', table.name)
+    parts = re.split(r'(\d+)', name)
     return [int(part) if part.isdigit() else part for part in parts]
 
 
@@ -241,9 +253,10 @@ def _section(table: Table) -> str:
     missing = [entry for entry in table.entries if entry.verdict == NOT_RUN]
     shown = [entry for entry in table.entries if entry.verdict != NOT_RUN]
     if shown:
-        rows = [[*e[:4], _off(e.judged), e.verdict] for e in shown]
+        causes = _numbered(shown)
+        rows = [[*e[:4], _off(e.judged), e.verdict + _note(causes.get(e.why))] for e in shown]
         head = ['claim', 'published', 'ours', 'seeds', 'off', 'verdict']
-        lines.append(markdown_table(head, rows))
+        lines += [markdown_table(head, rows), *_notes(causes)]
     if missing or 'not_run' in published:
         numbers = f', {counted(len(missing), "number")}' if missing else ''
         why = f': {published["not_run"]}' if 'not_run' in published else ''

@@ -83,17 +83,12 @@ class Table(NamedTuple):
     again: int  # of those
     links: str  # to its curves and its figure
     seconds: Seconds
+    has_run: bool  # whether something of it was run, as the paper has it
     headline: str = ''
 
     @property
     def paper(self) -> str:
         return self.name.split('/')[0]
-
-    @property
-    def has_run(self) -> bool:
-        """Whether something of it was run, as the paper has it."""
-        judged = not self.entries or any(entry.verdict != NOT_RUN for entry in self.entries)
-        return bool(self.seconds) and (judged or bool(self.again))
 
 
 def judged_tables(
@@ -119,7 +114,9 @@ def judged_tables(
         links += stored.link('Figure', name, 'png')
         headline = published.get('headline')
         words = _headline(headline, found) if headline else ''
-        yield Table(name, published, new, len(found) - len(new), links, seconds, words)
+        judged = not found or any(entry.verdict != NOT_RUN for entry in found)
+        again, has_run = len(found) - len(new), bool(seconds) and judged
+        yield Table(name, published, new, again, links, seconds, has_run, words)
 
 
 def _headline(headline: Mapping[str, str], found: Sequence[Entry]) -> str:

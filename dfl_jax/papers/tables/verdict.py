@@ -2,8 +2,8 @@
 
 Four words. *Equal*: the 95 % interval of our mean lies within the tolerance of the number.
 *Consistent*: the number lies in the prediction interval of as many more runs as the paper averages,
-mostly one. *Differs*: neither, and our interval lies outside the tolerance.
-*Inconclusive*: the rest, and too few runs, or too short ones, to say.
+mostly one, and our interval is no wider than WIDE tolerances. *Differs*: neither, and our interval
+lies outside the tolerance. *Inconclusive*: the rest, and too few runs, or too short ones, to say.
 
 Intervals are Student's. The standard deviation of a cell is pooled over all cells of its method in
 the table, relative to the mean where the tolerance is: two or three seeds alone have none to speak
@@ -14,7 +14,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dfl_jax.results.fits import student
 from dfl_jax.results.measured import METRICS, Measured, mean
@@ -26,7 +26,7 @@ SHARE = 0.15  # of a number of rounds, megabytes or a loss: the tolerance
 POINTS = 1.0  # of an accuracy
 LEAST = 0.1  # points, of an effect
 DEGREES = 2  # of freedom of a deviation, with fewer of which nothing is said
-CORRELATED = 5  # runs, with fewer of which a correlation says nothing
+CORRELATED = 5  # cells, with fewer of which a correlation says nothing
 WIDE = 3  # tolerances: half an interval beyond it says nothing
 
 
@@ -107,30 +107,26 @@ def judge_mean(
         return Judged(INCONCLUSIVE, tolerances)
     reach = student(spread.degrees) * spread.of(centre)
     half = reach / math.sqrt(runs)
-    if abs(off) + half <= near:
-        found = EQUAL
-    elif half > WIDE * near:
-        found = INCONCLUSIVE
-    elif abs(off) <= reach * math.sqrt(1 / mean_of + 1 / runs):
-        found = CONSISTENT
-    else:
-        found = DIFFERS if abs(off) - half > near else INCONCLUSIVE
-    return Judged(found, tolerances, half)
+    one_more = reach * math.sqrt(1 / mean_of + 1 / runs)
+    return Judged(_verdict(abs(off), half, one_more, near), tolerances, half)
+
+
+def _verdict(off: float, half: float, one_more: float, near: float) -> str:
+    """Of a mean that is so far off, by half of its interval and of the prediction interval."""
+    if off + half <= near:
+        return EQUAL
+    if off <= one_more:
+        return CONSISTENT if half <= WIDE * near else INCONCLUSIVE
+    return DIFFERS if off - half > near else INCONCLUSIVE
 
 
 def judge_interval(centre: float, half: float, number: float, near: float) -> Judged:
     """A fitted number with half of its 95 % interval beside a published one and its tolerance.
 
-    It has no prediction interval: *consistent* is a number that lies in ours, wider than that be.
+    The interval stands for the prediction interval, which a fit has not.
     """
     off = centre - number
-    if abs(off) + half <= near:
-        found = EQUAL
-    elif abs(off) <= half:
-        found = CONSISTENT
-    else:
-        found = DIFFERS if abs(off) - half > near else INCONCLUSIVE
-    return Judged(found, off / near, half)
+    return Judged(_verdict(abs(off), half, half, near), off / near, half)
 
 
 def _of_bounds(values: Sequence[Measured], number: Measured, near: float) -> str:
@@ -207,16 +203,29 @@ def effects(metric: str, of: Mapping[str, Measured], over: Mapping[str, Measured
     A difference where the metric is told in points, else how many times less the first takes; of
     a run that did not get there no number. of, over: the metric by seed.
     """
-    pairs = [(of[seed], over[seed]) for seed in sorted(of.keys() & over.keys())]
     return [
         math.nan if one.bound or other.bound else effect(metric, one.value, other.value)
-        for one, other in pairs
+        for one, other in _paired(of, over)
+    ]
+
+
+def _paired(of: Mapping[str, Any], over: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    return [(of[seed], over[seed]) for seed in sorted(of.keys() & over.keys())]
+
+
+def differences(of: Mapping[str, Measured], over: Mapping[str, Measured]) -> list[Measured]:
+    """What one cell has more than another, of the runs of each seed that both have."""
+    return [
+        Measured(math.nan if one.bound or other.bound else one.value - other.value)
+        for one, other in _paired(of, over)
     ]
 
 
 def effect(metric: str, one: float, other: float) -> float:
     """Of two numbers."""
-    return one - other if METRICS[metric].points else other / one
+    if METRICS[metric].points:
+        return one - other
+    return other / one if one else math.nan
 
 
 def judge_effects(
@@ -244,7 +253,7 @@ def judge_effects(
 
 
 def judge_correlation(pairs: Sequence[tuple[float, float]]) -> tuple[Judged, float]:
-    """Whether two columns rise together, and their correlation over runs.
+    """Whether two columns rise together, and their correlation. pairs: one a cell.
 
     *Equal* where the 95 % interval of Fisher's z lies above 0, *differs* where it lies below.
     """
@@ -252,6 +261,8 @@ def judge_correlation(pairs: Sequence[tuple[float, float]]) -> tuple[Judged, flo
     if len(pairs) < CORRELATED or min(len(set(x)), len(set(y))) < 2:
         return Judged(INCONCLUSIVE if pairs else NOT_RUN), math.nan
     r = statistics.correlation(x, y)
+    if math.isnan(r):
+        return Judged(INCONCLUSIVE), r
     z = math.atanh(r) if abs(r) < 1 else math.copysign(math.inf, r)
     reach = statistics.NormalDist().inv_cdf(0.975) / math.sqrt(len(pairs) - 3)
     return Judged(EQUAL if z > reach else DIFFERS if z < -reach else INCONCLUSIVE), r
