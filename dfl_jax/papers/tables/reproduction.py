@@ -55,7 +55,7 @@ RULE = f"""\
 
 * *{verdict.EQUAL}*: the 95 % interval of our mean lies within the tolerance of the published
   number: {verdict.POINTS:g} point of an accuracy, else {100 * verdict.SHARE:.0f} %, but never less
-  than a round.
+  than a round; of megabytes saved, {100 * verdict.SHARE:.0f} % of what is still sent.
 * *{verdict.CONSISTENT}*: our runs cannot tell it from ours: it lies in the 95 % prediction interval
   of one more run of ours, or of as many as the paper averages.
 * *{verdict.DIFFERS}*: it lies outside, and our interval outside the tolerance.
