@@ -227,6 +227,11 @@ def test_the_verdicts_of_a_table():
     otherwise = claims.entries(table | {'measured_otherwise': 'of another network'}, runs)
     assert {entry.verdict for entry in otherwise} == {'not run'}
     assert {entry.why for entry in otherwise} == {'of another network'}
+    one = table | {'measured_otherwise': {otherwise[0].claim: 'of another network'}}
+    first, *rest = claims.entries(one, runs)
+    assert first.verdict == 'not run' and [*map(str, rest)] == [
+        *map(str, claims.entries(table, runs)[1:])
+    ]
 
 
 def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
@@ -316,6 +321,8 @@ def test_every_reason_is_of_a_cell_or_a_claim(file):
     known = {entry.claim for entry in claims.entries(published, {})}
     named = {*published.get('known', ()), *published.get('unexplained', ())}
     named |= {published['headline']['claim']} if 'headline' in published else set()
+    otherwise = published.get('measured_otherwise')
+    named |= {*otherwise} if isinstance(otherwise, dict) else set()
     assert not named - known - {*cells}
 
 

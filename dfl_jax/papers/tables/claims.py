@@ -206,9 +206,11 @@ def _entry(
     judged: Judged,
     kind: str = NUMBER,
 ) -> Entry:
-    """keys: what `known` and `unexplained` may call the claim, its text first."""
+    """keys: what `known` and fields like it may call the claim, its text first."""
     claim = keys[0]
     otherwise = published.get('measured_otherwise')
+    if isinstance(otherwise, dict):
+        otherwise = next((otherwise[key] for key in keys if key in otherwise), None)
     if judged.verdict == NOT_RUN or otherwise:
         why = otherwise or published.get('not_run', '')
         return Entry(claim, number, '', '', Judged(NOT_RUN), why, kind)

@@ -259,8 +259,9 @@ def _section(table: Table) -> str:
         lines += [markdown_table(head, rows), *_notes(causes)]
     if missing or 'not_run' in published:
         numbers = f', {counted(len(missing), "number")}' if missing else ''
-        why = f': {published["not_run"]}' if 'not_run' in published else ''
-        lines.append(f'Not run{numbers}{why}.')
+        reasons = dict.fromkeys([*(e.why for e in missing), published.get('not_run', '')])
+        why = '; '.join(filter(None, reasons))
+        lines.append(f'Not run{numbers}{": " * bool(why)}{why}.')
     if table.again:
         lines.append(f'{counted(table.again, "number")} more stand above.')
     return '\n\n'.join(lines)
