@@ -3,6 +3,8 @@
 f_i(x) = |A_i x - b_i|^2 of 16 clients in 5 dimensions, one gradient of all samples a round.
 """
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,8 @@ from dfl_jax.base import Graph
 from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.models import Linear, bind
-from dfl_jax.papers.tables.quadratics import fewest_rounds, quadratics, quadratics_of
+from dfl_jax.paper_folder import PAPERS
+from dfl_jax.papers.tables.quadratics import arrival, quadratics, rest, rounds_to_target
 from dfl_jax.tasks import REGRESSION
 
 CLIENTS, DIMENSION = 16, 5
@@ -180,118 +183,23 @@ def test_choco_as_published(x64):
     assert found[-1] < 1e-10
 
 
-def test_the_study_finds_the_best_rate():
-    """D^2 hardly minds heterogeneity, D-PSGD does; the rates beside the best take longer."""
-    study = {'clients': 8, 'dimension': 4, 'draws': 2, 'target': 1e-5, 'rounds': 3000}
-    methods = {
-        'dpsgd': {'topology': 'ring', 'lr': [1e-3, 0.1], 'settings': {'mixing': 'metropolis'}},
-        'd2': {'topology': 'ring', 'lr': [0.02, 1]},
-    }
-    rounds = {
-        (name, zeta2): max(
-            fewest_rounds(
-                study | {'learning_rates': 12}, {'method': name, 'label': name, **each}, zeta2
-            )
-        )
-        for name, each in methods.items()
-        for zeta2 in (0.1, 1.0)
-    }
-    assert rounds['d2', 1.0] < 2 * rounds['d2', 0.1] < 200
-    assert rounds['dpsgd', 1.0] > 2 * rounds['dpsgd', 0.1] > 2 * rounds['d2', 0.1]
-    with pytest.raises(ValueError, match='does not reach 1e-05 at zeta2=1'):
-        fewest_rounds(
-            study | {'learning_rates': 2, 'rounds': 50},
-            {'method': 'dpsgd', 'label': 'D-PSGD', **methods['dpsgd']},
-            1.0,
-        )
+@pytest.mark.integration
+def test_every_number_of_the_appendix_of_relay_sgd():
+    study = json.loads((PAPERS / 'relaysgd/quadratics/computed.json').read_text())['studies'][0]
+    found = [*rounds_to_target(study)]
+    assert [rounds for *_, rounds, _ in found] == [paper for *_, paper in found] and len(
+        found
+    ) == 12
+    late = study['methods'][3] | {'rounds': 40}
+    with pytest.raises(
+        ValueError, match='RelaySGD does not reach 1e-06 at zeta2=0 within 40 rounds'
+    ):
+        [*rounds_to_target(study | {'methods': [late]})]
 
 
-# ------------------------------------------------- the problem and the rates of RelaySGD's authors
-
-
-def torch_normal(rng, *shape):
-    """What torch.randn draws in double precision on a CPU, sixteen numbers or more at once."""
-    words = rng.randint(0, 2**32, size=(np.prod(shape), 2), dtype=np.uint64)
-    uniform = (words @ np.uint64([2**32, 1]) & np.uint64(2**53 - 1)) * 2.0**-53
-    if len(uniform) < 16:  # in pairs, the angle first
-        angle, radius = uniform.reshape(-1, 2).T[:, :, None]
-    else:  # in blocks, the radii first
-        radius, angle = uniform.reshape(-1, 2, 8).transpose(1, 0, 2)
-    length, angle = np.sqrt(-2 * np.log1p(-radius)), 2 * np.pi * angle
-    return np.stack([length * np.cos(angle), length * np.sin(angle)], 1).reshape(shape)
-
-
-def problem_of_the_authors(zeta2):
-    """Of 32 clients in ten dimensions, as their program draws it with seed 0."""
-    rng = np.random.RandomState(0)
-    a, minima, optimum = (torch_normal(rng, *s) for s in ((32, 10, 10), (32, 10), (10,)))
-    left, _, right = np.linalg.svd(a)
-    return quadratics_of(left, right, minima, optimum, zeta2)
-
-
-def looked_at(last):
-    """The rounds in which the authors look at the error, 1,000 evenly spaced in logarithms."""
-    return np.unique(np.logspace(0, np.log2(last), 1000, base=2).round().astype(int))
-
-
-def arrival(gaps, last=10_000):
-    """The first of these rounds with an error below 1e-6."""
-    return next(k for k in looked_at(last) if gaps[k - 1] < 1e-6)
-
-
-def plateau(gaps, last=70_000):
-    """The first of these rounds from which the last three errors are flat to 1e-8."""
-    rounds = looked_at(last)
-    for i in range(2, len(rounds)):
-        errors = gaps[rounds[i - 2 : i + 1] - 1]
-        if np.abs(errors - errors.mean()).max() < 1e-8:
-            assert errors.mean() < 1e-6
-            return rounds[i]
-    raise AssertionError('it never rests')
-
-
-RELAY = [  # method, topology, settings, [(zeta^2, learning rate as printed, rounds)]
-    (
-        *('dpsgd', 'ring', {'mixing': 'metropolis'}),
-        [(0, 1.25, 13), (0.1, 0.0103759765625, 1469), (10, 0.000762939453125, 19818)],
-    ),
-    (
-        *('dsgt', 'ring', {}),
-        [(0, 0.4345703125, 10), (0.1, 0.019330978393554688, 301), (10, 0.0095367431640625, 641)],
-    ),
-    (
-        *('d2', 'ring', {'lazy': False}),
-        [(0, 0.394287109375, 18), (0.1, 0.1953125, 34), (10, 0.15625, 54)],
-    ),
-    (
-        *('relay_sgd', 'line', {'members': 3}),
-        [(0, 0.869140625, 51), (0.1, 0.869140625, 51), (10, 0.8984375, 54)],
-    ),
-]
-
-
-@pytest.mark.parametrize('method, family, settings, printed', RELAY, ids=[row[0] for row in RELAY])
-def test_every_number_of_the_appendix_of_relay_sgd(method, family, settings, printed, x64):
-    """On the authors' problem. The search for the fastest rate halves it before it prints it, that
-    for a plateau, of gossip, does not."""
-    graph = drawn(family, 32)
-    gossip = method == 'dpsgd'
-    network = bind(Linear(1, use_bias=False), (10,), REGRESSION)
-
-    def gaps(lr, zeta2, rounds):
-        found = problem_of_the_authors(zeta2)
-        algorithm = make(method, network, lr=lr, batch_size=10, local_steps=1, **settings)
-
-        def step(state, at):
-            state, _ = one_round(algorithm, at[1], state, at[0], graph, found.clients)
-            return state, found.suboptimality(algorithm.consensus(state))
-
-        start = in_doubles(algorithm.init(jax.random.key(1), found.clients))
-        (numbers,), (keys,) = numbered_keys(rounds, rounds)
-        return np.asarray(jax.jit(lambda s: jax.lax.scan(step, s, (numbers, keys))[1])(start))
-
-    # Of f_i / 10, whose gradient is a fifth of their A_i^T (A_i x - b_i)
-    rates = [(z, 10 * lr * (0.5 if gossip else 1), rounds) for z, lr, rounds in printed]
-    found = [gaps(lr, z, 1000 if rounds < 1000 else 20_000) for z, lr, rounds in rates]
-    when = [plateau(each) if gossip else arrival(each) for each in found]
-    assert when == [rounds for *_, rounds in printed]
+def test_rounds_are_counted_where_the_authors_look():
+    """Each of the first, and later a thousandth of the logarithm apart."""
+    gaps = 0.5 ** np.arange(1, 3001.0)  # 2^-20 is the first below 1e-6
+    assert arrival(gaps) == 20 and rest(gaps) == 28
+    assert arrival(np.where(np.arange(1, 3001) < 638, 1.0, 0.0)) == 641
+    assert arrival(gaps[:19]) is None and rest(np.full(100, 2e-6)) is None

@@ -63,7 +63,6 @@ XLABELS = {
     'rho': 'degree assortativity',
     'zeta²': 'heterogeneity $\\zeta^2$',
 }
-OF_MEDIANS = ('quadratics',)
 
 
 class Result(NamedTuple):
@@ -172,12 +171,10 @@ def report(study: Row, result: Result) -> str:
     lines = []
     for label, points in result.measured.items():
         for x, values in thinned(points).items():
-            medians = study['study'] in OF_MEDIANS
-            centre = statistics.median if medians else statistics.mean
-            line = [label, f'{x:.4g}', spread(values) if medians else interval(values)]
+            line = [label, f'{x:.4g}', interval(values)]
             if expected := result.theory.get(label, {}).get(x):
                 theory = statistics.mean(expected)
-                line += [f'{theory:.5g}', f'{centre(values) / theory:.3f}']
+                line += [f'{theory:.5g}', f'{statistics.mean(values) / theory:.3f}']
             lines.append(line)
     text = markdown_table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
@@ -195,14 +192,10 @@ def thinned(points: Points) -> Points:
     return {x: points[x] for x in kept}
 
 
-def spread(values: list[float]) -> str:
-    """The median of some values, and the least and the largest of them."""
-    return f'{statistics.median(values):.5g} ({min(values):.5g} to {max(values):.5g})'
-
-
 def interval(values: list[float]) -> str:
-    mean = in_digits(statistics.mean(values), 4)
-    return mean if len(values) == 1 else f'{mean} ± {in_digits(confidence(values), 1)}'
+    if len(values) == 1:
+        return in_digits(values[0], 5)
+    return f'{in_digits(statistics.mean(values), 4)} ± {in_digits(confidence(values), 1)}'
 
 
 def plot_studies(results: Sequence[tuple[Row, Result]], path: Path) -> None:
@@ -215,18 +208,21 @@ def plot_studies(results: Sequence[tuple[Row, Result]], path: Path) -> None:
 
 
 def _panel(study: Row, result: Result) -> Panel:
-    x, y, *theory = HEADS[study['study']]
+    head, y, *theory = HEADS[study['study']]
+    scale = 'linear' if study['study'] == 'assortativity' else 'log'
     lines = []
-    for (label, points), colour in zip(result.measured.items(), itertools.cycle(COLOURS)):
+    for (label, every), colour in zip(result.measured.items(), itertools.cycle(COLOURS)):
+        points = {x: values for x, values in every.items() if x > 0 or scale == 'linear'}
         lines.append(Line(label, colour, points))
         if study['study'] in FITTED and (law := power_law(points)):
             lines.append(law_line(law, points, colour))
         if expected := result.theory.get(label):
-            means = {place: [statistics.mean(expected[place])] for place in sorted(expected)}
+            means = {x: [statistics.mean(expected[x])] for x in sorted(expected) if x in points}
             lines.append(Line(theory[0], colour, means, 'law'))
     kind = 'curve' if study['study'] == 'evolution' else 'factor'
-    scale = 'linear' if study['study'] == 'assortativity' else 'log'
-    look = Panel(study['title'], kind, XLABELS.get(x, x), lines, errors='confidence', ylabel=y)
+    look = Panel(
+        study['title'], kind, XLABELS.get(head, head), lines, errors='confidence', ylabel=y
+    )
     return look._replace(xscale=scale, yscale=scale, percent=False, legend=True)
 
 
