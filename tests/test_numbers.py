@@ -493,7 +493,6 @@ def test_power_laws_and_slowdowns():
         assert fits.confidence(values) == pytest.approx((high - low) / 2)
         text = studies.interval(values)
         shows(text, np.mean(values), (high - low) / 2, last=1)
-        shows(studies.spread(values), np.median(values), min(values), max(values), digits=5, last=5)
 
 
 def test_what_stands_below_a_table():
